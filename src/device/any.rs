@@ -113,7 +113,7 @@ impl Dev {
             None => known.first().filter(|_| soft() != Soft::Always),
         };
         if let Some(a) = real {
-            return Ok(Dev::Verbs(VerbsDevice::open(a)?));
+            return Ok(Dev::Verbs(VerbsDevice::open(a, naming.local)?));
         }
         if soft() == Soft::Never {
             return Err(FI_ENODEV);

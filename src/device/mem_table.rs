@@ -34,13 +34,16 @@ struct SoftRegion {
 
 type Regions = HashMap<u64, SoftRegion, ByWords>;
 
-/// How peers name memory, as a domain's mr_mode says (fi_mr(3)).
+/// How memory is named and registered, as a domain's mr_mode says (fi_mr(3)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Naming {
     /// Keys are the application's choice.
     pub own_keys: bool,
     /// Addresses begin at 0 in every region.
     pub offsets: bool,
+    /// The application registers its local buffers, too (FI_MR_LOCAL), and closes no region that an
+    /// operation uses.
+    pub local: bool,
 }
 
 impl Naming {
@@ -51,6 +54,7 @@ impl Naming {
         Naming {
             own_keys: !plain && mode & FI_MR_PROV_KEY == 0,
             offsets: !plain && mode & FI_MR_VIRT_ADDR == 0,
+            local: mode & FI_MR_LOCAL != 0,
         }
     }
 }
@@ -282,6 +286,7 @@ mod tests {
         let t = MemTable::new(Naming {
             own_keys: true,
             offsets: true,
+            ..Naming::default()
         });
         assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Ok((7, 0)));
         assert_eq!(t.insert(mem, FI_REMOTE_READ, Some(7)), Err(FI_ENOKEY));

@@ -3,9 +3,10 @@
 //! The table finds regions of the application by key, for operations carried out in software, and
 //! by address, so that a buffer inside a region needs no registration of its own. Long internal
 //! registrations are cached for later operations (`mr_cache`) where the system reports changes of
-//! the address space; elsewhere a registration ends with its last user. Memory that cannot be
-//! registered for an operation, or would be anew for each, shares the key of a region of the
-//! application around it. A region ends when the application closes it, whoever shares it.
+//! the address space; elsewhere a registration ends with its last user. An operation shares the key
+//! of a region of the application around its memory where applications register all of it
+//! (FI_MR_LOCAL), and where a registration of its own would not be kept. A region ends when the
+//! application closes it, whoever shares it.
 
 use super::list::Adapter;
 use super::sys::*;
@@ -79,6 +80,8 @@ pub(crate) struct FoundRegion {
 pub(crate) struct VerbsMemory {
     adapter: &'static Adapter,
     pd: *mut ibv_pd,
+    /// The application closes no region that an operation uses.
+    local: bool,
     table: Mutex<RegionTable>,
     /// Registrations withdrawn so far.
     withdrawn: AtomicU64,
@@ -148,8 +151,8 @@ fn cache(regions: usize) -> Option<Cache<RegionRef>> {
 }
 
 impl VerbsMemory {
-    /// A new protection domain.
-    pub(crate) fn new(adapter: &'static Adapter) -> Result<VerbsMemory> {
+    /// A new protection domain. `local`: as `Naming::local`.
+    pub(crate) fn new(adapter: &'static Adapter, local: bool) -> Result<VerbsMemory> {
         // SAFETY: the context is open.
         let pd = unsafe { (adapter.lib.ibv_alloc_pd)(adapter.context) };
         if pd.is_null() {
@@ -158,6 +161,7 @@ impl VerbsMemory {
         Ok(VerbsMemory {
             adapter,
             pd,
+            local,
             table: Mutex::default(),
             withdrawn: AtomicU64::new(1),
             directory: Mutex::new(None),
@@ -394,7 +398,8 @@ impl VerbsMemory {
         if own && kind != MemKind::Host {
             return self.shared(addr, len, rights).ok_or(FI_EOPNOTSUPP);
         }
-        if own && !self.kept.as_ref().is_some_and(|c| c.keeps(addr, len)) {
+        let keeps = |c: &Cache<RegionRef>| c.keeps(addr, len);
+        if own && (self.local || !self.kept.as_ref().is_some_and(keeps)) {
             if let Some(key) = self.shared(addr, len, rights) {
                 return Ok(key);
             }

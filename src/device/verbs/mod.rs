@@ -132,10 +132,10 @@ pub struct VerbsDevice(Arc<OpenAdapter>);
 
 impl VerbsDevice {
     /// A protection domain on an adapter.
-    pub fn open(adapter: &'static Adapter) -> Result<VerbsDevice> {
+    pub fn open(adapter: &'static Adapter, local: bool) -> Result<VerbsDevice> {
         Ok(VerbsDevice(Arc::new(OpenAdapter {
             adapter,
-            memory: VerbsMemory::new(adapter)?,
+            memory: VerbsMemory::new(adapter, local)?,
             handles: Mutex::default(),
         })))
     }

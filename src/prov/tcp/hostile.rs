@@ -76,7 +76,7 @@ pub(super) struct Connected {
 pub(super) fn connected(order: ByteOrder, (near, far): (Stream, Stream)) -> Option<Connected> {
     let naming = Naming {
         own_keys: true,
-        offsets: false,
+        ..Naming::default()
     };
     let mut s = TcpState::new(Poller::new().ok()?, MemTable::new(naming));
     let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).ok()?);
