@@ -52,6 +52,19 @@ static int next(void *context, uint64_t kind)
 	return err.err;
 }
 
+/* Takes so many completions, none of which is an error. */
+static void take(int wanted)
+{
+	struct fi_cq_data_entry e;
+
+	while (wanted > 0) {
+		ssize_t r = fi_cq_read(cq, &e, 1);
+
+		TRUE(r == 1 || r == -FI_EAGAIN);
+		wanted -= r == 1;
+	}
+}
+
 static int receiver(void)
 {
 	static struct fi_context2 sent, got;
@@ -140,11 +153,7 @@ static int overrun(enum fi_resource_mgmt mgmt)
 	DO(0, fi_close(&ep->fid));
 	DO(0, fi_close(&mr->fid));
 	DO(0, fi_close(&other->fid));
-	DO(0, fi_close(&av->fid));
-	DO(0, fi_close(&cq->fid));
-	DO(0, fi_close(&domain->fid));
-	DO(0, fi_close(&fabric->fid));
-	fi_freeinfo(info);
+	close_domain();
 	return (int) failed;
 }
 
@@ -201,11 +210,9 @@ static int more(void)
 {
 	static struct fi_context2 ctx[6];
 	volatile char *second = from + 2048;
-	struct fi_cq_data_entry e;
 	struct iovec iov = { from, 64 };
 	struct fid_mr *mr;
 	void *desc;
-	int done = 0;
 
 	open_disabled("efa-direct");
 	enable();
@@ -222,12 +229,7 @@ static int more(void)
 	/* Then the first one has its completion. */
 	while (!*second)
 		;
-	while (done < 6) {
-		ssize_t r = fi_cq_read(cq, &e, 1);
-
-		TRUE(r == 1 || r == -FI_EAGAIN);
-		done += r == 1;
-	}
+	take(6);
 	DO(0, fi_close(&mr->fid));
 	close_all();
 	return 0;
@@ -249,13 +251,7 @@ static int long_messages(void)
 			out[i] = (char) (i >> 8) ^ (char) (i * 7 + (size_t) round);
 		POST(fi_recv(ep, in, len, NULL, FI_ADDR_UNSPEC, &got));
 		POST(fi_send(ep, out, len, NULL, self, &sent));
-		for (int done = 0; done < 2;) {
-			struct fi_cq_data_entry e;
-			ssize_t r = fi_cq_read(cq, &e, 1);
-
-			TRUE(r == 1 || r == -FI_EAGAIN);
-			done += r == 1;
-		}
+		take(2);
 		TRUE(memcmp(in, out, len) == 0);
 	}
 	close_all();
@@ -301,11 +297,7 @@ static int lost(void)
 	printf("%d messages failed, and one event tells so\n", failed);
 	DO(0, fi_close(&ep->fid));
 	DO(0, fi_close(&eq->fid));
-	DO(0, fi_close(&av->fid));
-	DO(0, fi_close(&cq->fid));
-	DO(0, fi_close(&domain->fid));
-	DO(0, fi_close(&fabric->fid));
-	fi_freeinfo(info);
+	close_domain();
 	return 0;
 }
 
@@ -327,13 +319,7 @@ static int cached(void)
 			TRUE(out != MAP_FAILED);
 			POST(fi_recv(ep, in, LONG, NULL, FI_ADDR_UNSPEC, &got));
 			POST(fi_send(ep, out, LONG, NULL, self, &sent));
-			for (int done = 0; done < 2;) {
-				struct fi_cq_data_entry e;
-				ssize_t r = fi_cq_read(cq, &e, 1);
-
-				TRUE(r == 1 || r == -FI_EAGAIN);
-				done += r == 1;
-			}
+			take(2);
 		}
 		for (int i = 0; i < REGIONS; i++) {
 			int r = fi_mr_reg(domain, from, sizeof(from), FI_SEND, 0, 0, 0, &mrs[i], NULL);

@@ -93,15 +93,21 @@ static inline void enable(void)
 	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
 }
 
-/* Closes everything; memory regions must be closed before. */
-static inline void close_all(void)
+/* Closes what a closed endpoint was opened with; memory regions must be closed before. */
+static inline void close_domain(void)
 {
-	DO(0, fi_close(&ep->fid));
 	DO(0, fi_close(&av->fid));
 	DO(0, fi_close(&cq->fid));
 	DO(0, fi_close(&domain->fid));
 	DO(0, fi_close(&fabric->fid));
 	fi_freeinfo(info);
+}
+
+/* Closes everything. */
+static inline void close_all(void)
+{
+	DO(0, fi_close(&ep->fid));
+	close_domain();
 }
 
 /* Posts an operation; polls and repeats while the call returns FI_EAGAIN. */

@@ -485,7 +485,7 @@ impl Endpoint {
             RxKind::Write { cq_data } => {
                 let stored = port.close_target(rx.ctx, rx.failed.is_none());
                 if let (Err(f), None) = (stored, rx.failed) {
-                    if let Some(theirs) = rx.receipt.or(rx.answers) {
+                    if let Some(theirs) = rx.answers {
                         self.send_peer_error(rx.from, theirs, f, port);
                     }
                     return;

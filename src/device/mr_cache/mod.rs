@@ -159,26 +159,34 @@ impl<T: Send + Sync + 'static> Cache<T> {
         })
     }
 
-    /// Whether a registration of these bytes would be kept for later operations.
-    pub(crate) fn keeps(&self, addr: usize, len: usize) -> bool {
-        len >= LEAST && self.monitor.watch(addr, addr.saturating_add(len))
-    }
-
-    /// A registration of these bytes with at least these rights: a cached one, or a new one from
-    /// `make`, which is cached if its memory can be watched. Errors: those of `make`.
+    /// A registration of these bytes with at least these rights: as [`Cache::get_kept`], or a new
+    /// one that ends with its user. Errors: those of `make`.
     pub(crate) fn get(
         &self,
         addr: usize,
         len: usize,
         rights: i32,
-        make: impl FnOnce() -> Result<T>,
+        mut make: impl FnMut() -> Result<T>,
     ) -> Result<Arc<T>> {
-        let end = addr.saturating_add(len);
-        if len < LEAST {
-            return make().map(Arc::new);
+        match self.get_kept(addr, len, rights, &mut make)? {
+            Some(v) => Ok(v),
+            None => make().map(Arc::new),
         }
-        if !self.monitor.settle() {
-            return make().map(Arc::new);
+    }
+
+    /// A cached registration of these bytes with at least these rights, or a new one from `make`,
+    /// which is cached; `None` where that is not possible, because the memory is short, or cannot
+    /// be watched. Errors: those of `make`.
+    pub(crate) fn get_kept(
+        &self,
+        addr: usize,
+        len: usize,
+        rights: i32,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<Arc<T>>> {
+        let end = addr.saturating_add(len);
+        if len < LEAST || !self.monitor.settle() {
+            return Ok(None);
         }
         let (hit, gone) = {
             let mut l = self.list();
@@ -188,17 +196,24 @@ impl<T: Send + Sync + 'static> Cache<T> {
             // Their memory is pinned until they are withdrawn.
             self.shrink(self.limits);
         }
-        if let Some(v) = hit {
-            return Ok(v);
+        if hit.is_some() {
+            return Ok(hit);
+        }
+        let mut notices_read = self.monitor.notices_read();
+        if !self.monitor.watch(addr, end) {
+            return Ok(None);
         }
         let Limits { count, bytes } = self.limits;
-        // Makes room for this registration.
-        self.shrink(Limits {
+        // Makes room for this registration. What is evicted may have been watched in its place.
+        if self.shrink(Limits {
             count: count.saturating_sub(1),
             bytes: bytes.saturating_sub(len),
-        });
-        let notices_read = self.monitor.notices_read();
-        let watched = self.monitor.watch(addr, end);
+        }) {
+            notices_read = self.monitor.notices_read();
+            if !self.monitor.watch(addr, end) {
+                return Ok(None);
+            }
+        }
         let value = Arc::new(make()?);
         let k = CachedMr {
             start: addr,
@@ -212,12 +227,12 @@ impl<T: Send + Sync + 'static> Cache<T> {
         // A notice since `notices_read` was read may concern this memory: then the registration is
         // not cached. The monitor finds it in the list for any later notice.
         let same = self.monitor.notices_read() == notices_read;
-        let put = watched && same && l.put(k, self.limits);
+        let put = same && l.put(k, self.limits);
         drop(l);
-        if watched && !put {
+        if !put {
             self.monitor.unwatch(addr, end);
         }
-        Ok(value)
+        Ok(Some(value))
     }
 
     /// Returns whether a registration was evicted.

@@ -314,6 +314,17 @@ impl VerbsMemory {
         self.keep(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
     }
 
+    /// A registration of an operation's own that is kept, and does not end with a region of the
+    /// application; `None` where none is kept, or no such region ends early.
+    fn kept_alone(&self, addr: usize, len: usize, access: c_int) -> Result<Option<Arc<RegionRef>>> {
+        match &self.kept {
+            Some(c) if !self.local => {
+                c.get_kept(addr, len, access, || self.register(addr, len, access))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// An internal registration, from the cache if there is one.
     fn keep(&self, addr: usize, len: usize, access: c_int) -> Result<Arc<RegionRef>> {
         let make = || self.register(addr, len, access);
@@ -398,12 +409,6 @@ impl VerbsMemory {
         if own && kind != MemKind::Host {
             return self.shared(addr, len, rights).ok_or(FI_EOPNOTSUPP);
         }
-        let keeps = |c: &Cache<RegionRef>| c.keeps(addr, len);
-        if own && (self.local || !self.kept.as_ref().is_some_and(keeps)) {
-            if let Some(key) = self.shared(addr, len, rights) {
-                return Ok(key);
-            }
-        }
         // The adapter registers no empty range: registers one byte in its place.
         static NOTHING: u64 = 0;
         let mr = match from {
@@ -413,9 +418,12 @@ impl VerbsMemory {
                 let nothing = core::ptr::from_ref(&NOTHING) as usize;
                 Some(Arc::new(self.register(nothing, 1, 0)?))
             }
-            None if own => match self.keep(addr, len, rights) {
-                Ok(mr) => Some(mr),
-                Err(e) => return self.shared(addr, len, rights).ok_or(e),
+            None if own => match self.kept_alone(addr, len, rights) {
+                Ok(Some(mr)) => Some(mr),
+                other => match self.shared(addr, len, rights) {
+                    Some(key) => return Ok(key),
+                    None => other.and_then(|_| self.keep(addr, len, rights)).map(Some)?,
+                },
             },
             None => Some(Arc::new(self.register(addr, len, rights)?)),
         };

@@ -171,14 +171,13 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                         eq.report_error(failure(status).errno, status as i32);
                     }
                 }
-                if sessions {
-                    proto.peer_down(p, failure(status), rq, &mut port);
-                    proto.forget_peer(p);
-                } else if status == Status::RemoteBadQpn {
-                    proto.peer_down(p, failure(status), rq, &mut port);
-                } else {
+                match sessions || status == Status::RemoteBadQpn {
+                    true => proto.peer_down(p, failure(status), rq, &mut port),
                     // One packet did not arrive. The next ones may.
-                    proto.peer_silent(p, failure(status), rq, &mut port);
+                    false => proto.peer_silent(p, failure(status), rq, &mut port),
+                }
+                if sessions {
+                    proto.forget_peer(p);
                 }
                 down.push((p, failure(status)));
             }

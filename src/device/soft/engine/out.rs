@@ -82,27 +82,24 @@ impl Engine {
                 // says so instead of carrying data.
                 let at = addr.wrapping_add(part.off);
                 let regions = self.mem.access();
-                match regions.find(key, at, u64::from(part.len), FI_REMOTE_READ) {
+                let (answer, off) = match regions.find(key, at, u64::from(part.len), FI_REMOTE_READ)
+                {
                     Ok(m) => {
                         self.lease
                             .get_or_insert_with(|| MemLease::new(&self.mem, &regions));
-                        body = match m.is_host() {
+                        let copy = match m.is_host() {
                             true => m,
                             false => bounced(&m, &mut self.bounce),
                         };
                         match hmem::take_failure(&m) {
-                            false => PacketKind::ReadResp { id, off: part.off },
-                            true => {
-                                body = UserMem::EMPTY;
-                                PacketKind::ReadResp {
-                                    id,
-                                    off: READ_FAILED,
-                                }
-                            }
+                            false => (copy, part.off),
+                            true => (UserMem::EMPTY, READ_FAILED),
                         }
                     }
-                    Err(_) => PacketKind::ReadResp { id, off: READ_GONE },
-                }
+                    Err(_) => (UserMem::EMPTY, READ_GONE),
+                };
+                body = answer;
+                PacketKind::ReadResp { id, off }
             }
             EngineOpKind::Ping => PacketKind::Ping,
         };

@@ -137,7 +137,8 @@ impl EpPort<'_> {
 
     /// Ends an operation of the transmit side.
     pub(crate) fn end(&mut self, op: UserOp, result: Result<(), Failure>) {
-        let result = result.and_then(|()| copied(&op.mem, Status::LocalCopyFailed));
+        let result =
+            result.and_then(|()| copied(&op.mem, Status::LocalCopyFailed).map_err(failure));
         if let Some(coll) = op.collective {
             return self.coll_steps.push((coll, result.err()));
         }

@@ -93,10 +93,10 @@ macro_rules! ep_port {
 pub(super) use ep_port;
 
 /// `Err` with `status` when a device could not copy some of this memory.
-fn copied(mem: &UserMem, status: Status) -> Result<(), Failure> {
+pub(crate) fn copied(mem: &UserMem, status: Status) -> Result<(), Status> {
     match hmem::take_failure(mem) {
         false => Ok(()),
-        true => Err(failure(status)),
+        true => Err(status),
     }
 }
 
@@ -198,7 +198,7 @@ impl Port for EpPort<'_> {
 
     fn received(&mut self, ctx: u32, msg: Received, result: Result<(), Failure>) {
         let mem = self.ops.get(ctx).map_or(UserMem::EMPTY, |op| op.mem);
-        let result = result.and_then(|()| copied(&mem, Status::LocalCopyFailed));
+        let result = result.and_then(|()| copied(&mem, Status::LocalCopyFailed).map_err(failure));
         let room = msg.room as usize;
         let len = usize::try_from(msg.len).unwrap_or(usize::MAX).min(room);
         let Some(op) = self.ops.get(ctx) else { return };
@@ -362,14 +362,14 @@ impl Port for EpPort<'_> {
 
     fn unreadable(&mut self, ctx: u32) -> Option<Failure> {
         let op = self.ops.get(ctx)?;
-        copied(&op.mem, Status::RemoteCopyFailed).err()
+        copied(&op.mem, Status::RemoteCopyFailed).err().map(failure)
     }
 
     fn close_target(&mut self, ctx: u32, done: bool) -> Result<(), Failure> {
         let Some(op) = self.ops.remove(ctx) else {
             return Ok(());
         };
-        copied(&op.mem, Status::RemoteCopyFailed)?;
+        copied(&op.mem, Status::RemoteCopyFailed).map_err(failure)?;
         // One operation, whatever its number of pieces: counted at the first piece's region.
         if let (true, Some(key)) = (done, op.keys.first()) {
             let write = op.kind == OpKind::Target { write: true };

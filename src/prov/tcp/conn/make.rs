@@ -543,12 +543,17 @@ mod tests {
     use crate::prov::tcp::wire::ByteOrder;
     use std::net::TcpListener;
 
-    /// This process, or its peer, has not made progress for longer than the time limit.
-    #[test]
-    fn a_peer_that_computes_is_waited_for_and_one_that_hangs_up_is_called_again() {
+    fn rdm_endpoint() -> (TcpState, u32) {
         let Connected { mut s, ep, .. } =
             connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
         s.eps.get_mut(ep).unwrap().msg = None;
+        (s, ep)
+    }
+
+    /// This process, or its peer, has not made progress for longer than the time limit.
+    #[test]
+    fn a_peer_that_computes_is_waited_for_and_one_that_hangs_up_is_called_again() {
+        let (mut s, ep) = rdm_endpoint();
         let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = s.peers.hold_addr(deaf.local_addr().unwrap());
         let id = conn_for(&mut s, ep, peer, false).unwrap();
@@ -579,9 +584,7 @@ mod tests {
     /// Nobody is told of the end of an attempt that a silent operation began.
     #[test]
     fn a_failed_attempt_is_told_to_the_next_silent_operation_alone() {
-        let Connected { mut s, ep, .. } =
-            connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
-        s.eps.get_mut(ep).unwrap().msg = None;
+        let (mut s, ep) = rdm_endpoint();
         // An address that nobody else uses.
         let nobody = TcpListener::bind("127.91.17.3:0").unwrap();
         let addr = nobody.local_addr().unwrap();

@@ -2,11 +2,11 @@
 
 use crate::device::any::Dev;
 use crate::device::Device;
-use crate::hmem::{self, arith, atomic, UserMem};
+use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId, RecvQueue, WriteWithData};
 use crate::prov::contract::Entry;
 use crate::prov::efa::ops::direct;
-use crate::prov::efa::port::EpPort;
+use crate::prov::efa::port::{copied, EpPort};
 use crate::shm::kind::{self, WITH_DATA};
 use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};
 use crate::transport::Status;
@@ -122,15 +122,7 @@ fn serve_plain(
     } else {
         record.fill(&mem);
     }
-    copied(&mem)
-}
-
-/// `Err` when a device failed to copy some of this memory.
-fn copied(mem: &UserMem) -> Result<(), Status> {
-    match hmem::take_failure(mem) {
-        false => Ok(()),
-        true => Err(Status::RemoteCopyFailed),
-    }
+    copied(&mem, Status::RemoteCopyFailed)
 }
 
 /// Executes an atomic on one element that the processor can change atomically, as most are; returns
@@ -242,7 +234,7 @@ impl TargetAtomic {
         } else {
             atomic::apply(&mem, size, f, src, cmp, former);
         }
-        copied(&mem)?;
+        copied(&mem, Status::RemoteCopyFailed)?;
         Ok(mem.len())
     }
 }
