@@ -325,6 +325,71 @@ mod tests {
         }
     }
 
+    const TEXT: &[u8] = b"attack at dawn";
+
+    fn seal(port: u16, key: &str) -> Seal {
+        let keys = Keys::parse(&key.repeat(32)).unwrap();
+        Seal::new(Arc::new(keys), SocketAddr::from(([10, 0, 0, 1], port)), 100).unwrap()
+    }
+
+    /// The sealed datagram by which `from` sends [`TEXT`] to `to`.
+    fn sealed(from: &mut Seal, to: &Seal) -> Vec<u8> {
+        let mut d = Datagram {
+            to: to.me,
+            head: [0; HEAD_MAX],
+            head_len: TEXT.len(),
+            body: UserMem::EMPTY,
+        };
+        d.head[..TEXT.len()].copy_from_slice(TEXT);
+        assert!(from.seal(core::slice::from_mut(&mut d)));
+        d.flatten()
+    }
+
+    /// What `to` takes a datagram for that comes from the socket at `from`.
+    fn opened(to: &mut Seal, from: SocketAddr, bytes: &[u8]) -> Option<Authenticated> {
+        let mut arena = bytes.to_vec();
+        let len = arena.len();
+        let (g, by) = to.open(&RxDatagram { from, at: 0, len }, &mut arena)?;
+        assert_eq!(arena.get(g.at..g.at + g.len), Some(TEXT));
+        Some(by)
+    }
+
+    #[test]
+    fn a_datagram_of_a_session_is_accepted_once() {
+        let (mut a, mut b) = (seal(1, "ab"), seal(2, "ab"));
+        let all: Vec<_> = (0..4).map(|_| sealed(&mut a, &b)).collect();
+        let by = opened(&mut b, a.me, &all[1]).unwrap();
+        b.track_sender(by);
+        assert!(opened(&mut b, a.me, &all[1]).is_none(), "the first again");
+        // Before and after the datagram that opened the session.
+        for d in [&all[2], &all[0]] {
+            assert!(opened(&mut b, a.me, d).is_some());
+            assert!(opened(&mut b, a.me, d).is_none(), "a replay");
+        }
+        b.end_sender(&a.salt, 0);
+        for d in &all[..3] {
+            assert!(opened(&mut b, a.me, d).is_none(), "after the session");
+        }
+        // A new session of the sender begins behind what it has sent.
+        let by = opened(&mut b, a.me, &all[3]).unwrap();
+        b.track_sender(by);
+        for d in &all {
+            assert!(opened(&mut b, a.me, d).is_none(), "in the next session");
+        }
+    }
+
+    #[test]
+    fn a_datagram_counts_between_its_two_sockets_only() {
+        let (mut a, mut b, mut c) = (seal(1, "ab"), seal(2, "ab"), seal(3, "ab"));
+        let d = sealed(&mut a, &b);
+        assert!(opened(&mut b, c.me, &d).is_none(), "from another socket");
+        assert!(opened(&mut c, a.me, &d).is_none(), "to another socket");
+        let at = a.me;
+        assert!(opened(&mut a, at, &d).is_none(), "back to its sender");
+        assert!(opened(&mut seal(2, "cd"), at, &d).is_none(), "another key");
+        assert!(opened(&mut b, at, &d).is_some());
+    }
+
     #[test]
     fn what_a_sender_sent_before_it_left_counts_no_more() {
         for top in [1, 63, 64, 65, 2047, 2048, 5000] {

@@ -9,7 +9,7 @@ use core::ops::Range;
 impl EnginePeer {
     /// Refuses a packet. Beyond [`REFUSALS`] the packet counts as lost instead, and is sent again:
     /// `false`.
-    fn refuse(&mut self, psn: u32, status: Status, now: u64) -> bool {
+    pub(super) fn refuse(&mut self, psn: u32, status: Status, now: u64) -> bool {
         let past = now.saturating_sub(self.refused_at) / MS;
         if past > 0 {
             self.refused_at = now;

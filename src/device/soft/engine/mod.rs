@@ -12,6 +12,8 @@ mod out;
 mod parts;
 mod post;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use super::admission;
 use super::flow::{dist, RxFlow, TxFlow};

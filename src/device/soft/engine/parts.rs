@@ -10,7 +10,7 @@ use crate::core::memory;
 
 /// Messages per peer of which some packets have arrived; further ones get "receiver not ready". A
 /// correct peer has more only if packets of as many messages were lost.
-const PARTIAL_MAX: usize = 64;
+pub(super) const PARTIAL_MAX: usize = 64;
 
 /// A message whose first packets have arrived in this poll, up to `got` bytes, in the arena from
 /// `at` on.
@@ -164,52 +164,5 @@ impl Engine {
             return None;
         }
         peer.parts.remove(&op).map(|m| Data::Own(m.bytes))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::mem_table::Naming;
-    use std::net::Ipv4Addr;
-
-    /// A message that was just coming when its peer's session ended does not become one of the
-    /// peer that gets the place.
-    #[test]
-    fn a_run_ends_with_its_session() {
-        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let sock = Sock::bind(ip, 0, 0).unwrap();
-        let me = QpAddr {
-            gid: gid_of(ip),
-            qpn: sock.port(),
-            ..QpAddr::default()
-        };
-        let cfg = EngineConfig {
-            segment: 512,
-            message: 1536,
-            depth: 16,
-            timeout: 1 << 40,
-            gso: false,
-            fault: None,
-            keys: None,
-        };
-        let mem = Arc::new(MemTable::new(Naming::default()));
-        let mut e = Engine::new(me, sock, mem, cfg, false).unwrap();
-        let [first, next] = [1, 2].map(|qpn| QpAddr { qpn, ..me });
-        let mut arena = vec![7; 512];
-        let pi = e.peer(&first, 1);
-        let part = MessagePart {
-            op: 3,
-            total: 1000,
-            off: 0,
-            at: 0,
-            len: 512,
-        };
-        assert!(e.prepare_part(pi, &part, true, &arena));
-        assert!(e.take_part(pi, &part, &mut arena).is_none());
-        e.end_session(pi, Status::RemoteBadQpn, &mut Vec::new(), 2);
-        assert_eq!(e.peer(&next, 3), pi);
-        e.end_run(&arena);
-        assert!(e.peers.get(pi).unwrap().parts.is_empty());
     }
 }
