@@ -29,12 +29,14 @@
 
 /// First bytes of every datagram.
 pub const MAGIC: u16 = 0x5efa;
-/// Byte offsets of the kind and of the receiver's verification tag.
+/// Byte offsets of the kind, of the receiver's token and of its verification tag.
 pub const KIND_AT: usize = 3;
+pub const DST_AT: usize = 8;
 pub const VTAG_AT: usize = 40;
 /// Code of [`PacketKind::Hello`].
 pub const HELLO: u8 = 9;
-const VERSION: u8 = 4;
+/// Version of the format; others are not understood.
+pub const VERSION: u8 = 4;
 /// Bit of the kind: the cumulative acknowledgement is valid.
 const HAS_ACK: u8 = 0x80;
 /// Length of the base header.
@@ -47,6 +49,12 @@ pub const DATA_HEAD: usize = BASE + 32;
 pub const MAX_WORDS: usize = 16;
 /// Most refused packets named in one acknowledgement.
 pub const MAX_ERRS: usize = 16;
+
+/// The version of a datagram in another version of the format.
+pub fn other_version(bytes: &[u8]) -> Option<u8> {
+    let version = *bytes.strip_prefix(&MAGIC.to_le_bytes())?.first()?;
+    (version != VERSION).then_some(version)
+}
 
 /// What the datagram is for, with the fields of its extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -80,8 +80,14 @@ impl Batch {
 
 /// Datagrams that the kernel passes to a socket; it drops the others at their sender's cost.
 pub(crate) enum SocketFilter {
-    /// Datagrams that present this verification tag, and HELLOs that present this key.
-    Open { vtag: u32, qkey: u32 },
+    /// Datagrams that present this verification tag, and HELLOs that present this key and token.
+    /// `open`: or no token.
+    Open {
+        vtag: u32,
+        qkey: u32,
+        token: u64,
+        open: bool,
+    },
     /// Datagrams sealed by one of these keys.
     Sealed([u32; 2]),
 }
@@ -299,18 +305,36 @@ impl Sock {
         let magic = |m: u16| u32::from(m.swap_bytes());
         let (drop, pass) = (answer(0), answer(u32::MAX));
         let mut program = match vtag {
-            SocketFilter::Open { vtag, qkey } => vec![
-                load(libc::BPF_H, 0),
-                equal(magic(packet::MAGIC), 0, 6),
-                load(libc::BPF_B, packet::KIND_AT),
-                equal(packet::HELLO.into(), 2, 0),
-                load(libc::BPF_W, packet::VTAG_AT),
-                equal(vtag.swap_bytes(), 3, 2),
-                load(libc::BPF_W, packet::VTAG_AT),
-                equal(qkey.swap_bytes(), 1, 0),
-                drop,
-                pass,
-            ],
+            SocketFilter::Open {
+                vtag,
+                qkey,
+                token,
+                open,
+            } => {
+                let word = |v: u64| (v as u32).swap_bytes();
+                // A service that is open takes HELLOs without a token, others only with theirs.
+                let also = if open { 0 } else { token };
+                vec![
+                    load(libc::BPF_H, 0),
+                    equal(magic(packet::MAGIC), 0, 14),
+                    load(libc::BPF_B, packet::KIND_AT),
+                    equal(packet::HELLO.into(), 2, 0),
+                    load(libc::BPF_W, packet::VTAG_AT),
+                    equal(vtag.swap_bytes(), 11, 10),
+                    load(libc::BPF_W, packet::VTAG_AT),
+                    equal(qkey.swap_bytes(), 0, 8),
+                    load(libc::BPF_W, packet::DST_AT),
+                    equal(word(also), 0, 2),
+                    load(libc::BPF_W, packet::DST_AT + 4),
+                    equal(word(also >> 32), 5, 0),
+                    load(libc::BPF_W, packet::DST_AT),
+                    equal(word(token), 0, 2),
+                    load(libc::BPF_W, packet::DST_AT + 4),
+                    equal(word(token >> 32), 1, 0),
+                    drop,
+                    pass,
+                ]
+            }
             SocketFilter::Sealed([first, second]) => vec![
                 load(libc::BPF_H, 0),
                 equal(magic(seal::MAGIC), 0, 3),

@@ -111,6 +111,14 @@ impl Engine {
             return;
         };
         let Some((h, payload)) = PacketHead::parse(bytes) else {
+            if let Some(version) = packet::other_version(bytes) {
+                let (from, own) = (g.from, packet::VERSION);
+                crate::warn_limited!(
+                    FI_LOG_EP_CTRL,
+                    "packets from {from} have format version {version}, wanted {own}: both hosts \
+                     need the same release of this library"
+                );
+            }
             return self.reject();
         };
         let place = g.at + g.len - payload.len()..g.at + g.len;
@@ -375,8 +383,11 @@ impl Engine {
             Data::Arena(..) if !sink.app_polls => Data::Own(Events::bytes(arena, &data).to_vec()),
             data => data,
         };
-        if let (Data::Own(v), false) = (&data, sink.app_polls) {
-            self.backlog_bytes += v.len();
+        match (&data, sink.app_polls) {
+            // A run that is still coming would be moved over these bytes.
+            (Data::Arena(..), _) => self.end_run(arena),
+            (Data::Own(v), false) => self.backlog_bytes += v.len(),
+            (Data::Own(_), true) => {}
         }
         sink.list.push(Event::Recv {
             from,

@@ -194,6 +194,8 @@ pub(crate) struct Engine {
     by_addr: HashMap<QpAddr, u32>,
     /// Peer of the last posted operation: a cache of one entry for `by_addr`.
     last_peer: u32,
+    /// Peers that have opened a session, by their socket.
+    by_socket: HashMap<SocketAddr, u32>,
     /// Peers by the token that they have to present.
     by_token: HashMap<u64, u32, ByWords>,
     sessions: Sessions,
@@ -233,6 +235,8 @@ pub(crate) struct Engine {
     run: Option<PacketRun>,
     /// Memory for the next message whose packets do not come in one poll.
     spare_message: Vec<u8>,
+    /// [`IncompleteMessage`](parts) entries of all peers.
+    incomplete: usize,
     faults: Option<Faults<(SocketAddr, Vec<u8>)>>,
     /// Selects messages that get "receiver not ready"; see `QueuePair::hold`.
     pub hold: Option<fn(&[u8]) -> bool>,
@@ -299,6 +303,7 @@ impl Engine {
             peers: Slab::default(),
             by_addr: HashMap::new(),
             last_peer: u32::MAX,
+            by_socket: HashMap::new(),
             by_token: HashMap::default(),
             sessions: Sessions::new()?,
             vtag,
@@ -325,6 +330,7 @@ impl Engine {
             got: Vec::with_capacity(SLOTS),
             run: None,
             spare_message: Vec::new(),
+            incomplete: 0,
             faults,
             hold: None,
             remote_events: false,
@@ -348,10 +354,16 @@ impl Engine {
         if self.strangers != STRANGERS {
             return;
         }
-        let (vtag, qkey) = (self.vtag, self.me.qkey);
+        let (vtag, qkey, token) = (self.vtag, self.me.qkey, self.me.token);
+        let open = self.service && !self.me.ip().is_loopback();
         self.sock.attach_filter(match &self.cfg.keys {
             Some(keys) => SocketFilter::Sealed(keys.ids()),
-            None => SocketFilter::Open { vtag, qkey },
+            None => SocketFilter::Open {
+                vtag,
+                qkey,
+                token,
+                open,
+            },
         });
     }
 

@@ -3,7 +3,8 @@
 //! Packets mostly come in order and several at once, next to each other in the arena. [`PacketRun`]
 //! is the message whose packets are just coming: its bytes are moved together where they lie. What
 //! a poll leaves of a message goes into an [`IncompleteMessage`], as do packets that are not the
-//! next one.
+//! next one. A run ends, too, when another message becomes an event whose bytes lie in the arena:
+//! packets that come later are moved to where those bytes are.
 
 use super::*;
 use crate::core::memory;
@@ -11,6 +12,9 @@ use crate::core::memory;
 /// Messages per peer of which some packets have arrived; further ones get "receiver not ready". A
 /// correct peer has more only if packets of as many messages were lost.
 pub(super) const PARTIAL_MAX: usize = 64;
+/// Messages of all peers of which some packets have arrived, beyond which a peer gets no second
+/// one.
+pub(super) const INCOMPLETE_MAX: usize = 1024;
 
 /// A message whose first packets have arrived in this poll, up to `got` bytes, in the arena from
 /// `at` on.
@@ -73,7 +77,10 @@ impl Engine {
         if peer.parts.contains_key(&p.op) {
             return true;
         }
-        let full = peer.parts.len() >= PARTIAL_MAX || memory::short();
+        let of_peer = peer.parts.len();
+        let full = of_peer >= PARTIAL_MAX
+            || of_peer > 0 && self.incomplete >= INCOMPLETE_MAX
+            || memory::short();
         // Twice: for this message, and for a run that ends.
         if !room || full || peer.parts.try_reserve(2).is_err() {
             return false;
@@ -89,6 +96,7 @@ impl Engine {
                 return false;
             };
             peer.parts.insert(p.op, IncompleteMessage { bytes, got: 0 });
+            self.incomplete += 1;
         }
         true
     }
@@ -144,6 +152,7 @@ impl Engine {
         let mut bytes = core::mem::take(&mut self.spare_message);
         bytes.truncate(r.total as usize);
         p.parts.insert(r.op, IncompleteMessage { bytes, got: 0 });
+        self.incomplete += 1;
         self.store(r.peer, r.op, 0, got);
     }
 
@@ -163,6 +172,8 @@ impl Engine {
         if m.got < m.bytes.len() {
             return None;
         }
-        peer.parts.remove(&op).map(|m| Data::Own(m.bytes))
+        let whole = peer.parts.remove(&op)?;
+        self.incomplete -= 1;
+        Some(Data::Own(whole.bytes))
     }
 }

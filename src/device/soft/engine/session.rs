@@ -362,7 +362,8 @@ impl Engine {
         }
         let service = self.service && h.dst == 0 && !self.same_host(from.ip(), now);
         if !(token || service) {
-            return self.reset(from, h);
+            self.reset(from, h);
+            return self.reject();
         }
         self.admit(from, (h.src_qkey, h.vtag), h.src, now);
     }
@@ -418,6 +419,16 @@ impl Engine {
             qkey: h.src_qkey,
             token: 0,
         };
+        // A socket is one queue pair's: another key is that of the one that has it now.
+        if let Some(old) = self.by_socket.get(&from).copied() {
+            let old_peer = self.peers.get(old).filter(|p| p.addr != addr);
+            if let Some(number) = old_peer.map(|p| p.session.number) {
+                if dist(h.session, number) <= 0 {
+                    return None;
+                }
+                self.end_session(old, Status::RemoteBadQpn, list, now);
+            }
+        }
         let pi = match self.by_addr.get(&addr) {
             Some(pi) => *pi,
             None if self.peers.len() >= PEERS_MAX => {
@@ -468,8 +479,10 @@ impl Engine {
         let old = self.peers.get(pi)?.session.token_in;
         self.by_token.remove(&old);
         self.by_token.try_reserve(1).ok()?;
+        self.by_socket.try_reserve(1).ok()?;
         self.by_token.insert(h.dst, pi);
         let p = self.peers.get_mut(pi)?;
+        self.by_socket.insert(p.to, pi);
         p.session = Session {
             state: SessionState::Open,
             number: h.session,
@@ -544,8 +557,12 @@ impl Engine {
         }
         self.fail_peer(pi, status, list, now);
         self.drop_run(pi);
-        if self.peers.remove(pi).is_some() {
+        if let Some(p) = self.peers.remove(pi) {
+            self.incomplete -= p.parts.len();
             self.by_addr.remove(&addr);
+            if self.by_socket.get(&p.to) == Some(&pi) {
+                self.by_socket.remove(&p.to);
+            }
             self.active.retain(|i| *i != pi);
             self.ack_pending.retain(|i| *i != pi);
         }

@@ -1,6 +1,6 @@
 //! What one peer can have an engine keep, and do.
 
-use super::parts::PARTIAL_MAX;
+use super::parts::{INCOMPLETE_MAX, PARTIAL_MAX};
 use super::*;
 use crate::device::mem_table::Naming;
 use std::net::Ipv4Addr;
@@ -70,6 +70,82 @@ fn messages_in_part_are_bounded_for_each_peer() {
     assert!(e.prepare_part(other, &part(999, 100), true, &arena));
     assert!(e.prepare_part(one, &part(0, 200), true, &arena));
     assert_eq!(e.peers.get(one).unwrap().parts.len(), PARTIAL_MAX);
+    // All peers together: beyond a bound, nobody has a second one.
+    e.incomplete = INCOMPLETE_MAX;
+    assert!(!e.prepare_part(other, &part(998, 100), true, &arena));
+    let late = e.peer(&QpAddr { qpn: 3, ..peers[0] }, 1);
+    assert!(e.prepare_part(late, &part(998, 100), true, &arena));
+    e.incomplete = PARTIAL_MAX + 2;
+    for pi in [one, other, late] {
+        e.end_session(pi, Status::RemoteBadQpn, &mut Vec::new(), 2);
+    }
+    assert_eq!(e.incomplete, 0);
+}
+
+/// A packet of no session.
+fn head(kind: PacketKind, psn: u32) -> PacketHead {
+    PacketHead {
+        session: 0,
+        dst: 0,
+        src: 0,
+        psn,
+        una: 0,
+        ack: None,
+        src_qkey: 0,
+        to_vtag: 0,
+        vtag: 0,
+        kind,
+    }
+}
+
+/// The packets of two peers come in turn, in one poll: a message of many packets is moved together
+/// in the arena, and a message of one packet stays there until the poll ends.
+#[test]
+fn messages_that_come_in_turn_keep_their_bytes() {
+    let (mut e, peers) = engine();
+    let [one, other] = peers.map(|p| e.peer(&p, 1));
+    let mem = Arc::clone(&e.mem);
+    // Ten packets of a message of 1,000 bytes, each followed by a message of 50 bytes.
+    let mut arena = vec![0; 10 * 200];
+    for (i, slot) in arena.chunks_exact_mut(200).enumerate() {
+        slot[..100].fill(i as u8);
+        slot[150..].fill(100 + i as u8);
+    }
+    let mut list = Vec::new();
+    for i in 0..10u32 {
+        let at = 200 * i as usize;
+        let part = PacketKind::SendPart {
+            op: 1,
+            total: 1000,
+            off: 100 * i,
+        };
+        for (pi, kind, place) in [
+            (one, part, at..at + 100),
+            (other, PacketKind::Send, at + 150..at + 200),
+        ] {
+            let mut sink = EventSink {
+                list: &mut list,
+                app_polls: true,
+            };
+            let (access, arena) = (mem.access(), &mut arena);
+            e.data(pi, &head(kind, i), place, arena, &mut sink, &access, 1);
+        }
+    }
+    e.end_run(&arena);
+    let mut short = 0;
+    for event in &list {
+        let Event::Recv { data, .. } = event else {
+            panic!("an event of another kind")
+        };
+        match Events::bytes(&arena, data) {
+            b if b.len() == 50 => {
+                assert_eq!(b, [100 + short; 50]);
+                short += 1;
+            }
+            b => assert!((0..1000).all(|i| b[i] == (i / 100) as u8)),
+        }
+    }
+    assert_eq!((short, list.len()), (10, 11));
 }
 
 /// A peer that guesses keys is answered in a burst, then once per millisecond.
@@ -106,23 +182,9 @@ fn reads_served_at_once_are_bounded_for_each_peer() {
     let [one, other] = peers.map(|p| e.peer(&p, 1));
     let mem = Arc::clone(&e.mem);
     let mut ask = |pi, psn: u32| {
-        let h = PacketHead {
-            session: 0,
-            dst: 0,
-            src: 0,
-            psn,
-            una: 0,
-            ack: None,
-            src_qkey: 0,
-            to_vtag: 0,
-            vtag: 0,
-            kind: PacketKind::ReadReq {
-                id: u64::from(psn),
-                key,
-                addr,
-                len: 8,
-            },
-        };
+        let id = u64::from(psn);
+        let len = 8;
+        let h = head(PacketKind::ReadReq { id, key, addr, len }, psn);
         let mut sink = EventSink {
             list: &mut Vec::new(),
             app_polls: true,

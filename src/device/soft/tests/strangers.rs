@@ -182,8 +182,50 @@ fn the_kernel_drops_what_strangers_go_on_sending() {
     let _engine = b.shared.lock();
     c.send(strange, b"");
     assert_eq!(queued(), 0);
+    // The key alone, which is no secret where the queue pair is a service, is not enough.
+    let token = b.addr().token;
+    for dst in [0, !token, token ^ 1, token ^ 1 << 63] {
+        c.send(c.head(packet::PacketKind::Hello, dst), b"");
+    }
+    assert_eq!(queued(), 0);
+    c.send(c.head(packet::PacketKind::Hello, token), b"");
+    assert_eq!(queued(), base);
     c.send(c.head(packet::PacketKind::Ping, 0), b"");
     assert_eq!(queued(), base);
+}
+
+/// A socket belongs to one queue pair: whoever calls itself by many keys has one session.
+#[test]
+fn a_socket_has_one_session() {
+    let mut b = device(None).open_qp(0, PacketQp::DEFAULT).unwrap();
+    let a = Attacker::of(&b);
+    let mut of_before = None;
+    for src_qkey in 1..20 {
+        let hello = packet::PacketHead {
+            src_qkey,
+            ..a.head(packet::PacketKind::Hello, b.addr().token)
+        };
+        a.send(hello, b"");
+        poll(&mut b, 2);
+        let mut replies = core::iter::from_fn(|| a.recv_reply());
+        let w = replies.find(|h| h.kind == packet::PacketKind::Welcome);
+        let w = w.unwrap();
+        let first = packet::PacketHead {
+            session: w.session,
+            src_qkey,
+            ..a.head(packet::PacketKind::Send, w.src)
+        };
+        a.send(first, b"hello");
+        // The message, and the end of the session before.
+        let ended = usize::from(src_qkey > 1);
+        assert_eq!(poll(&mut b, 20), 1 + ended);
+        // A late datagram does not bring that session back.
+        if let Some(late) = of_before.replace(first) {
+            a.send(late, b"late");
+            assert_eq!(poll(&mut b, 20), 0);
+        }
+        assert_eq!(b.shared.lock().peer_count(), 1);
+    }
 }
 
 /// A socket in the place of the queue pair at `addr`, which has been closed.
