@@ -7,12 +7,16 @@
  *
  * peer_death forked: a child of the victim survives it, with copies of the victim's sockets.
  * peer_death closed: the victim has such a child, and closes everything instead of being killed.
+ * peer_death atomics: a peer that makes no calls is killed after atomics were posted for it; each of
+ * them is completed once.
  */
 #include <poll.h>
+#include <rdma/fi_atomic.h>
 #include "two.h"
 
 #define SIZE ((size_t) 64 << 20)
 #define WRITES 8
+#define ATOMICS 4
 
 static int forks, closes;
 
@@ -38,6 +42,64 @@ static int victim(int fd)
 	return read(fd, &e, 1) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* Takes one message, and makes no call after it. */
+static int idler(int fd)
+{
+	struct hello me = open_all(SIZE), other;
+	struct fi_cq_err_entry e;
+	fi_addr_t to = meet(fd, &me, &other);
+
+	DO(fi_recv(ep, buf, 8, NULL, to, NULL));
+	while (!read_completion(&e))
+		;
+	check(e.err == 0 && write(fd, "", 1) == 1, "the first message failed");
+	return pause();
+}
+
+/* Takes the next completion; returns its context. */
+static size_t next_context(void)
+{
+	struct fi_cq_err_entry e;
+
+	for (double until = now_s() + 20; now_s() < until;)
+		if (read_completion(&e))
+			return (size_t) e.op_context;
+	return 0;
+}
+
+static int atomics(void)
+{
+	struct hello me, other;
+	struct fi_cq_err_entry e;
+	int fd, ended[ATOMICS + 2] = { 0 };
+	pid_t child;
+	fi_addr_t to;
+	char c;
+
+	caps |= FI_ATOMIC;
+	child = spawn_peer(idler, &fd);
+	me = open_all(SIZE);
+	to = meet(fd, &me, &other);
+	DO(fi_send(ep, buf, 8, NULL, to, (void *) (ATOMICS + 1)));
+	check(next_context() == ATOMICS + 1 && read(fd, &c, 1) == 1, "the first message failed");
+	for (size_t i = 1; i <= ATOMICS; i++)
+		DO(fi_atomic(ep, buf, 1, NULL, to, other.at, other.key, FI_UINT64, FI_SUM, (void *) i));
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	/* When this fails, the end of the peer is known. */
+	DO(fi_recv(ep, buf, 8, NULL, to, NULL));
+	DO(fi_send(ep, buf, SIZE, NULL, to, (void *) (ATOMICS + 1)));
+	for (int n = 0; n <= ATOMICS; n++)
+		ended[next_context()]++;
+	while (read_completion(&e))
+		ended[(size_t) e.op_context]++;
+	for (int i = 1; i <= ATOMICS + 1; i++)
+		check(ended[i] == 1, "an operation was not completed once");
+	printf("%d atomics and a message completed once each\n", ATOMICS);
+	close_all();
+	return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv)
 {
 	int fd, errors = 0, done = 0, status, want = 4 + WRITES, explained = 1;
@@ -46,9 +108,11 @@ int main(int argc, char **argv)
 	fi_addr_t to;
 	pid_t child;
 
+	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
+	if (argc > 1 && strcmp(argv[1], "atomics") == 0)
+		return atomics();
 	forks = argc > 1;
 	closes = forks && strcmp(argv[1], "closed") == 0;
-	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1000", 0);
 	child = spawn_peer(victim, &fd);
 	me = open_all(2 * SIZE);
 	to = meet(fd, &me, &other);

@@ -29,6 +29,8 @@ static struct fid_mr *mr;
 static char *buf;
 /* Provider of all objects. */
 static const char *provider = "efa";
+/* Capabilities of the endpoint. */
+static uint64_t caps = FI_MSG | FI_RMA;
 /* Wait object of the completion queue. */
 static enum fi_wait_obj waits = FI_WAIT_NONE;
 
@@ -91,7 +93,7 @@ static inline struct hello open_all(size_t size)
 	struct hello me;
 	size_t len = sizeof(me.addr);
 
-	hints->caps = FI_MSG | FI_RMA;
+	hints->caps = caps;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->fabric_attr->prov_name = strdup(provider);

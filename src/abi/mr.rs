@@ -84,14 +84,13 @@ fn register<D: Domain>(d: &AnyObject<D>, r: Registration) -> Result<*mut fid_mr>
         context,
     } = r;
     if access & !ACCESS != 0 {
-        crate::warn_log!(
+        crate::info_log!(
             FI_LOG_MR,
-            "fi_mr_reg: access {:#x}: wanted bits of [ {} ]",
-            access,
+            "fi_mr_reg: access {access:#x}: only bits of [ {} ] have a meaning, others are ignored",
             crate::core::tostr::mr_access(ACCESS)
         );
-        return Err(FI_EINVAL);
     }
+    let access = access & ACCESS;
     if flags & !(FI_RMA_EVENT | FI_RMA_PMEM | FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC) != 0 {
         crate::warn_log!(FI_LOG_MR, "fi_mr_reg: flags {flags:#x} are not supported");
         return Err(FI_EBADFLAGS);

@@ -60,7 +60,7 @@ impl<T> DomainLock<T> {
         // The processor may load `wanted` before its store to `inside` is visible: the other side's
         // membarrier makes up for that.
         compiler_fence(SeqCst);
-        if self.wanted.load(Relaxed) {
+        if self.wanted.load(Acquire) {
             return self.blocked();
         }
         compiler_fence(SeqCst);

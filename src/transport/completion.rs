@@ -22,8 +22,9 @@ pub enum Report {
     Counters,
     /// To counters and the completion queue.
     Entry,
-    /// Success was reported when the operation was posted; only a failure is reported now.
-    Early,
+    /// Success was counted when the operation was posted, and `entry`: written to the completion
+    /// queue. A failure is reported only where nothing was written.
+    Early { entry: bool },
     /// The operation is a part of operation `n` of its domain, which ends with its last part.
     Op(u32),
     /// The operation is packet `n` of the protocol.

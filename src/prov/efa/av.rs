@@ -92,7 +92,13 @@ impl Av {
             .map_or(Ok(()), |s| s.put(at, &addr::to_raw(&a)));
         shared.map(|()| u64::from(at)).inspect_err(|_| {
             let _ = self.remove(u64::from(at));
+            peers.removed(peer);
         })
+    }
+
+    /// The peers of its entries.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.table.iter().map(|(_, e)| e.peer)
     }
 
     /// As [`Av::insert`], and makes the peer reachable for the adapter. `FI_EHOSTUNREACH` when the
@@ -106,7 +112,10 @@ impl Av {
         let at = self.insert(raw, peers)?;
         let reached = self.lookup(at).and_then(|to| dev.reach(&to));
         reached.map(|()| at).inspect_err(|_| {
-            let _ = self.remove(at);
+            let peer = self.peer(at, peers);
+            if let (Ok(true), Ok(peer)) = (self.remove(at), peer) {
+                peers.removed(peer);
+            }
         })
     }
 

@@ -126,7 +126,16 @@ impl Peers {
 /// Frees numbers of peers that have gone.
 #[cold]
 pub(crate) fn reclaim(s: &mut State) {
-    for _ in 0..s.peers.gone.len().min(LOOKS) {
+    look_at(s, LOOKS);
+}
+
+/// As [`reclaim`], for as many peers as are listed.
+pub(crate) fn reclaim_all(s: &mut State) {
+    look_at(s, usize::MAX);
+}
+
+fn look_at(s: &mut State, most: usize) {
+    for _ in 0..s.peers.gone.len().min(most) {
         let Some(p) = s.peers.gone.pop_front() else {
             return;
         };

@@ -149,7 +149,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
                     Report::Op(ctx) => port.part_done(ctx, fail),
                     Report::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
                     Report::Nowhere => {}
-                    Report::Entry | Report::Counters | Report::Early => {
+                    Report::Entry | Report::Counters | Report::Early { .. } => {
                         port.complete(&done, fail.map_or(Ok(()), Err));
                     }
                 }

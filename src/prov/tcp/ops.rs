@@ -26,12 +26,23 @@ const TX_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT_COMPLETE
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE
+    | FI_MATCH_COMPLETE
     | FI_COMMIT_COMPLETE
     | FI_REMOTE_CQ_DATA
     | FI_FENCE;
-const RX_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
+/// Flags of a receive; the last three lines have no meaning there, and are ignored as in C.
+const RX_FLAGS: u64 = FI_COMPLETION
+    | FI_MORE
+    | FI_MULTI_RECV
+    | FI_PEEK
+    | FI_CLAIM
+    | FI_DISCARD
+    | FI_INJECT_COMPLETE
+    | CONFIRMED
+    | FI_REMOTE_CQ_DATA;
 /// Completion levels for which the peer has to answer.
-const CONFIRMED: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE;
+const CONFIRMED: u64 =
+    FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
 fn check_flags(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
     let bad = flags.unwrap_or(0) & !all;

@@ -17,6 +17,10 @@ pub(crate) const RX_PAUSED: usize = TAKEN + 8;
 pub(crate) const RX_ARMED: usize = TAKEN + 12;
 pub(crate) const TX_ARMED: usize = TAKEN + 16;
 
+/// Whether the reader is gone: in the line of the words by which the writer names regions that it
+/// uses (`rma`), which it reads at each access.
+pub(crate) const READER_GONE: usize = 3 * LINE + 16;
+
 /// The writer's line: where its process ran last (`shm::cpu`).
 pub(crate) const WRITER_CPU: usize = 8 * LINE;
 

@@ -166,6 +166,12 @@ impl<'a> Record<'a> {
     }
 }
 
+impl Drop for RingReader {
+    fn drop(&mut self) {
+        self.map.end_reading();
+    }
+}
+
 impl RingReader {
     /// The ring's file.
     pub(crate) fn file(&self) -> &RingSegment {

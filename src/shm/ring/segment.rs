@@ -3,11 +3,11 @@
 //! Its length is a power of two, so that a mask keeps an offset within the file: every message
 //! accesses the words.
 
-use super::layout::LINE;
+use super::layout::{LINE, READER_GONE};
 use crate::core::Result;
 use crate::hmem::{self, copy_across, copy_bytes, Piece, UserMem};
 use crate::shm::memfd::MemfdMap;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering::*};
 use std::os::fd::OwnedFd;
 
 /// Bytes of records.
@@ -46,6 +46,19 @@ impl RingSegment {
     /// Closes the descriptor; the memory stays.
     pub fn close_fd(&mut self) {
         self.0.close_fd();
+    }
+
+    /// Whether the reader has let go of the ring. Whoever has marked a region as in use before it
+    /// asks is seen by the reader's process, however the two meet.
+    #[inline(always)]
+    pub(crate) fn reader_gone(&self) -> bool {
+        self.word(READER_GONE).load(Acquire) != 0
+    }
+
+    /// See [`RingSegment::reader_gone`].
+    pub(super) fn end_reading(&self) {
+        self.word(READER_GONE).store(1, Release);
+        fence(SeqCst);
     }
 
     #[inline(always)]

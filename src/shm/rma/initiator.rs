@@ -159,7 +159,7 @@ impl Initiator {
         let data = LocalBuffer::Shared(ring, word + 8 + HEAD, len - HEAD);
         let done =
             self.remote_table
-                .access(ring.word(EXECUTE_KEY), write, &data, KeyHash::of(key), addr);
+                .access((ring, EXECUTE_KEY), write, &data, KeyHash::of(key), addr);
         let code = match done {
             Ok(()) => return true,
             Err(RmaDenied::Status(s)) => s as u8,

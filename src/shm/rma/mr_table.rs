@@ -32,7 +32,7 @@ use core::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::*};
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 const ENTRIES: usize = 1 << 16;
 const ENTRY: usize = 32;
@@ -68,8 +68,12 @@ pub(crate) const DEVICE_KEYS_COUNT: usize = 8;
 
 /// Whether the writer of a ring has copies under way from or to device memory of ours.
 pub(crate) fn names_device_regions(ring: &RingSegment) -> bool {
-    let mut words = (0..DEVICE_KEYS_COUNT).map(|i| ring.word(DEVICE_KEYS + 8 * i));
+    let mut words = device_keys().into_iter().map(|at| ring.word(at));
     words.any(|w| w.load(Acquire) != 0)
+}
+
+fn device_keys() -> [usize; DEVICE_KEYS_COUNT] {
+    core::array::from_fn(|i| DEVICE_KEYS + 8 * i)
 }
 
 /// The one-way hash of a key, as it is in the table.
@@ -128,8 +132,24 @@ impl KeyHashes {
 
 /// A process that may use our memory: its ring, and whether it has ended.
 struct MrUser {
-    ring: Weak<RingSegment>,
+    /// Kept when its reader is gone: the process may still be copying.
+    ring: Arc<RingSegment>,
     ended: Arc<AtomicBool>,
+}
+
+impl MrUser {
+    /// Whether it uses no region now, and begins no access any more.
+    fn is_done(&self) -> bool {
+        if self.ended.load(SeqCst) {
+            return true;
+        }
+        let gone = self.ring.reader_gone();
+        // Whoever marks a region from now on finds that the reader is gone.
+        fence(SeqCst);
+        let all = [COPY_KEY, EXECUTE_KEY].into_iter().chain(device_keys());
+        let mut marks = all.map(|at| self.ring.word(at));
+        gone && marks.all(|w| w.load(Acquire) == 0)
+    }
 }
 
 /// The owner's side. Thread safe.
@@ -169,9 +189,9 @@ impl MrTable {
     /// ended.
     pub fn add_user(&self, ring: &Arc<RingSegment>, ended: &Arc<AtomicBool>) {
         let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
-        v.retain(|w| w.ring.strong_count() > 0);
+        v.retain(|u| !u.is_done());
         v.push(MrUser {
-            ring: Arc::downgrade(ring),
+            ring: Arc::clone(ring),
             ended: Arc::clone(ended),
         });
     }
@@ -203,19 +223,18 @@ impl MrTable {
     /// Whether a live peer names a region in one of these words of its ring.
     fn marked(&self, key: u64, words: impl IntoIterator<Item = usize> + Copy) -> bool {
         let mark = KeyHash::of(key).0 | USED;
-        let v = self.users.lock().unwrap_or_else(|e| e.into_inner());
-        let live = v.iter().filter(|v| !v.ended.load(SeqCst));
-        live.filter_map(|v| v.ring.upgrade()).any(|ring| {
+        let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
+        v.retain(|u| !u.is_done());
+        v.iter().any(|u| {
             let mut words = words.into_iter();
-            words.any(|at| ring.word(at).load(Acquire) == mark)
+            words.any(|at| u.ring.word(at).load(Acquire) == mark)
         })
     }
 
     /// Whether a peer's device may copy to or from a region. As [`MrObserver::in_use`], but a peer
     /// notices the end of such a copy when it polls.
     pub fn used_by_devices(&self, key: u64) -> bool {
-        let all = core::array::from_fn::<usize, DEVICE_KEYS_COUNT, _>(|i| DEVICE_KEYS + 8 * i);
-        self.marked(key, all)
+        self.marked(key, device_keys())
     }
 
     /// Asks peers to report their accesses.
@@ -418,17 +437,17 @@ impl RemoteMrTable {
         }
     }
 
-    /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word that shows the
-    /// peer that the region is in use.
+    /// Writes `local` to, or reads it from, a region of the peer. `mark` is the word of the ring
+    /// that shows the peer that the region is in use.
     pub(crate) fn access(
         &self,
-        mark: &AtomicU64,
+        mark: (&RingSegment, usize),
         write: bool,
         local: &LocalBuffer,
         tag: KeyHash,
         addr: u64,
     ) -> core::result::Result<(), RmaDenied> {
-        let _used = RegionUse::new(mark, tag);
+        let _used = RegionUse::new(mark, tag).ok_or(RmaDenied::Unsupported)?;
         if self.has_ended() {
             return Err(RmaDenied::Status(Status::RemoteUnresponsive));
         }
@@ -447,13 +466,13 @@ impl RemoteMrTable {
     /// were copied, counted from the first.
     pub(crate) fn access_batch(
         &self,
-        mark: &AtomicU64,
+        mark: (&RingSegment, usize),
         write: bool,
         tag: KeyHash,
         parts: impl Iterator<Item = (Piece, u64)>,
     ) -> usize {
-        let _used = RegionUse::new(mark, tag);
-        if self.has_ended() {
+        let used = RegionUse::new(mark, tag);
+        if used.is_none() || self.has_ended() {
             return 0;
         }
         let found = parts.map_while(|(piece, addr)| {
@@ -468,9 +487,12 @@ impl RemoteMrTable {
 pub(crate) struct RegionUse<'a>(&'a AtomicU64);
 
 impl RegionUse<'_> {
-    pub(crate) fn new(word: &AtomicU64, tag: KeyHash) -> RegionUse<'_> {
-        tag.mark(word);
-        RegionUse(word)
+    /// `None` when the reader of the ring is gone: it no longer looks at the word `at`.
+    #[inline]
+    pub(crate) fn new((ring, at): (&RingSegment, usize), tag: KeyHash) -> Option<RegionUse<'_>> {
+        tag.mark(ring.word(at));
+        let used = RegionUse(ring.word(at));
+        (!ring.reader_gone()).then_some(used)
     }
 }
 
@@ -484,6 +506,7 @@ impl Drop for RegionUse<'_> {
 mod tests {
     use super::super::MANY;
     use super::*;
+    use crate::shm::ring::RingReader;
 
     fn visit_of(t: &MrTable) -> Option<RemoteMrTable> {
         use std::os::fd::FromRawFd;
@@ -514,7 +537,7 @@ mod tests {
         let near_mem = mem(&mut near);
         let go = |write, key, addr| {
             v.access(
-                ring.word(COPY_KEY),
+                (&ring, COPY_KEY),
                 write,
                 &LocalBuffer::Mem(&near_mem),
                 KeyHash::of(key),
@@ -550,7 +573,7 @@ mod tests {
         assert_eq!((seen[47], seen[48], seen[63]), (7, 9, 9));
         assert_eq!(
             v.access(
-                ring.word(COPY_KEY),
+                (&ring, COPY_KEY),
                 true,
                 &LocalBuffer::Bytes(&[4, 4]),
                 KeyHash::of(5),
@@ -576,7 +599,7 @@ mod tests {
         v.ended.store(true, SeqCst);
         assert!(!v.cma_copy(false, &into, at));
         let ring = RingSegment::create().unwrap();
-        let accessed = v.access(ring.word(COPY_KEY), false, &into, KeyHash::of(5), 0);
+        let accessed = v.access((&ring, COPY_KEY), false, &into, KeyHash::of(5), 0);
         let gone = RmaDenied::Status(Status::RemoteUnresponsive);
         assert_eq!(accessed, Err(gone));
     }
@@ -596,7 +619,7 @@ mod tests {
         let go = |parts: &[(usize, usize, u64)]| {
             let of = |(here, len, there): &(_, _, u64)| (near.part(*here, *len), 1000 + *there);
             v.access_batch(
-                ring.word(COPY_KEY),
+                (&ring, COPY_KEY),
                 false,
                 KeyHash::of(5),
                 parts.iter().map(of),
@@ -629,7 +652,7 @@ mod tests {
         }
         let reach = |key| {
             v.access(
-                ring.word(COPY_KEY),
+                (&ring, COPY_KEY),
                 false,
                 &LocalBuffer::Mem(&near),
                 KeyHash::of(key),
@@ -671,6 +694,25 @@ mod tests {
         assert!(t.in_use(5));
         ended.store(true, SeqCst);
         assert!(!t.in_use(5) && !t.used_by_devices(5));
+    }
+
+    /// The endpoint is closed before the region: what a peer has begun is waited for all the same.
+    #[test]
+    fn a_region_is_in_use_although_the_reader_of_the_ring_is_gone() {
+        let t = MrTable::new(1).unwrap();
+        let ring = Arc::new(RingSegment::create().unwrap());
+        let reader = RingReader::new(Arc::clone(&ring));
+        t.add_user(&ring, &Arc::default());
+        let tag = KeyHash::of(5);
+        let used = RegionUse::new((&ring, COPY_KEY), tag);
+        assert!(used.is_some());
+        drop(reader);
+        assert!(t.in_use(5));
+        assert!(RegionUse::new((&ring, EXECUTE_KEY), tag).is_none());
+        drop(used);
+        assert!(!t.in_use(5));
+        // The table has let go of the ring, which no access uses any more.
+        assert_eq!(Arc::strong_count(&ring), 1);
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl TxRings {
             .ok_or(RmaDenied::Unsupported)?
             .mr_table();
         let tag = o.tags.of(key);
-        v.access(o.ring.file().word(COPY_KEY), write, local, tag, addr)?;
+        v.access((o.ring.file(), COPY_KEY), write, local, tag, addr)?;
         Ok(v.events())
     }
 
@@ -52,7 +52,7 @@ impl TxRings {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return 0;
         };
-        let mark = o.ring.file().word(COPY_KEY);
+        let mark = (&**o.ring.file(), COPY_KEY);
         let tag = o.tags.of(key);
         let all = |l: &Arc<Initiator>| l.mr_table().access_batch(mark, write, tag, parts);
         o.initiator.as_ref().map_or(0, all)

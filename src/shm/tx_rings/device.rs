@@ -73,10 +73,11 @@ impl TxRings {
             return false;
         };
         let tag = o.tags.of(key);
-        let _used = RegionUse::new(o.ring.file().word(COPY_KEY), tag);
+        let used = RegionUse::new((o.ring.file(), COPY_KEY), tag);
         let at = (addr, local.len() as u64);
         let found = l.mr_table().find_device((key, tag), at, write);
-        found.is_ok_and(|(kind, h)| self.open_memory.ensure_open(peer, (kind, &h), local))
+        used.is_some()
+            && found.is_ok_and(|(kind, h)| self.open_memory.ensure_open(peer, (kind, &h), local))
     }
 
     /// Starts to copy `local` to a region of a peer that is device memory, or to fill it from
@@ -98,7 +99,10 @@ impl TxRings {
             return Ok(None);
         };
         let at = (addr, local.len() as u64);
-        let found = l.mr_table().find_device((key, tag), at, write);
+        let found = match o.ring.file().reader_gone() {
+            true => Err(RmaDenied::Unsupported),
+            false => l.mr_table().find_device((key, tag), at, write),
+        };
         let started = found.and_then(|(kind, h)| {
             let copy = self.open_memory.start(peer, (kind, &h), local, write);
             copy.map_err(|_| RmaDenied::Unsupported)

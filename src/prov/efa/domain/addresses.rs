@@ -45,7 +45,11 @@ impl Addresses for EfaDomain {
         let used = s.avs.get(id).is_some_and(|a| a.users > 0)
             || s.eps.iter().any(|(_, e)| e.av() == Some(id));
         busy_unless(!used, "address vector", "endpoints bound to it")?;
-        s.avs.remove(id).map(|_| ()).ok_or(FI_EBADF)
+        let s = &mut *s;
+        let v = s.avs.remove(id).ok_or(FI_EBADF)?;
+        v.peers().for_each(|p| s.peers.removed(p));
+        peers::reclaim_all(s);
+        Ok(())
     }
 
     fn av_info(&self, id: u32) -> Result<AvInfo> {

@@ -33,6 +33,7 @@ impl Endpoints for EfaDomain {
     }
 
     fn close_ep(&self, ep: u32) -> Result<()> {
+        self.send_deferred(ep);
         let (mut closed, fd) = endpoint::close(&mut self.lock(), ep)?;
         if let Some(fd) = fd {
             self.unwatch(fd);

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 /// How long the first operation to a peer on this host waits for the reply to its ring request,
 /// without the lock: an application that has sent one message need not poll for it to leave.
 const ROUTE_WAIT: Duration = Duration::from_millis(10);
+/// How long fi_close of an endpoint waits for its deferred operations to start.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 impl EfaDomain {
     /// The result of an operation. One that is kept because its peer has been called succeeds, once
@@ -39,6 +41,21 @@ impl EfaDomain {
                 Ok(())
             }
             e => Err(e),
+        }
+    }
+
+    /// Starts what is deferred, because an endpoint is about to be closed: a message that the
+    /// application has injected is still sent. At most [`CLOSE_WAIT`].
+    pub(super) fn send_deferred(&self, ep: u32) {
+        let until = Instant::now() + CLOSE_WAIT;
+        let deferred = || {
+            let s = self.lock();
+            let e = s.eps.get(ep).filter(|e| e.aliases == 0);
+            e.is_some_and(|e| !e.fenced.is_empty())
+        };
+        while deferred() && Instant::now() < until {
+            self.wait_for_answer(ep);
+            std::thread::yield_now();
         }
     }
 

@@ -4,6 +4,7 @@ use super::{Ep, Kind};
 use crate::proto::COLLECTIVE_TAG;
 use crate::prov::contract::Call;
 use crate::prov::efa::info::DGRAM_PREFIX;
+use crate::prov::efa::ops::DELIVERED;
 use crate::prov::reports::completion::CntrKind;
 use crate::prov::reports::{reports, CqBinding};
 use crate::types::*;
@@ -94,7 +95,7 @@ impl Ep {
         let flags = call.flags_or(self.tx_flags);
         TxMode {
             entry: !call.unsignaled(injected) && reports(self.tx, flags),
-            delivery: flags & FI_DELIVERY_COMPLETE != 0,
+            delivery: flags & DELIVERED != 0,
         }
     }
 
@@ -135,7 +136,7 @@ impl Ep {
         } else {
             0
         };
-        let delivery = self.tx_flags & FI_DELIVERY_COMPLETE != 0;
+        let delivery = self.tx_flags & DELIVERED != 0;
         let counts_sends = self.cntrs.of(CntrKind::Send).is_some();
         self.config = DataPathConfig {
             message_max: [o.max_msg_size, o.max_tagged_size],

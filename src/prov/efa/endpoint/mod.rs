@@ -245,7 +245,7 @@ impl Ep {
     /// Whether this endpoint keeps state of a peer.
     pub(crate) fn knows_peer(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
-        !self.fenced.is_empty()
+        self.fenced.iter().any(|w| w.names(peer))
             || l.proto.knows_peer(peer)
             || self.has_outstanding(peer)
             || l.rendezvous.mentions(peer)

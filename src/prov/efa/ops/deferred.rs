@@ -10,7 +10,7 @@ use crate::prov::contract::*;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::ops;
 use crate::prov::efa::ops::OpKind;
-use crate::prov::efa::ops::{atomic, recv, rma};
+use crate::prov::efa::ops::{atomic, recv, resolve, rma};
 use crate::prov::efa::select::{answered, ROUTE_PENDING};
 use crate::prov::reports::completion::{atomic_flags, rma_flags, send_flags, CntrKind};
 use crate::types::*;
@@ -18,6 +18,9 @@ use crate::types::*;
 /// See the module text.
 pub(crate) struct DeferredWork {
     op: DeferredOp,
+    /// The peer that its address stood for when the call was made. An address that stands for
+    /// another one by now, or none, is not used.
+    peer: Option<PeerId>,
     /// A write or read that this peer's ring has refused: it goes to this peer, by the adapter.
     by_adapter: Option<PeerId>,
 }
@@ -27,6 +30,7 @@ impl DeferredWork {
     pub(crate) fn new(op: impl Into<DeferredOp>) -> DeferredWork {
         DeferredWork {
             op: op.into(),
+            peer: None,
             by_adapter: None,
         }
     }
@@ -35,11 +39,23 @@ impl DeferredWork {
     pub(crate) fn by_adapter(r: &RmaReq<SendData>, peer: PeerId) -> DeferredWork {
         DeferredWork {
             op: DeferredOp::from(r),
+            peer: None,
             by_adapter: Some(peer),
         }
     }
 
-    /// The peer that it goes to.
+    /// As the call has been made now: it goes to the peer that its address stands for.
+    pub(super) fn called(mut self, s: &mut State, ep: u32) -> DeferredWork {
+        self.peer = self.to().and_then(|to| resolve(s, ep, to).ok());
+        self
+    }
+
+    /// Whether it goes to this peer.
+    pub(crate) fn names(&self, peer: PeerId) -> bool {
+        self.peer == Some(peer) || self.by_adapter == Some(peer)
+    }
+
+    /// The address that it goes to.
     fn to(&self) -> Option<fi_addr_t> {
         match &self.op.kind {
             DeferredKind::Msg(r) => Some(r.to),
@@ -58,6 +74,9 @@ impl DeferredWork {
     /// Starts it. `FI_EAGAIN` and `ROUTE_PENDING`: it has to wait longer.
     fn start(&self, s: &mut State, ep: u32) -> Result<()> {
         if let Some(to) = self.to().filter(|_| self.by_adapter.is_none()) {
+            if self.peer.is_some_and(|p| resolve(s, ep, to) != Ok(p)) {
+                return Err(FI_ECANCELED);
+            }
             answered(s, ep, to)?;
         }
         let data = |kept| match self.op.copy.as_deref() {

@@ -32,12 +32,24 @@ pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
     | FI_INJECT_COMPLETE
     | FI_TRANSMIT_COMPLETE
-    | FI_DELIVERY_COMPLETE
+    | DELIVERED
     | FI_REMOTE_CQ_DATA
     | FI_FENCE
     | FI_EFA_WR_HIGH_PPS;
-pub(crate) const RX_FLAGS: u64 =
-    FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
+/// Completion levels that wait until the message is in the receiver's memory: one that was matched
+/// is.
+pub(crate) const DELIVERED: u64 = FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+/// Flags of a receive; the last three lines have no meaning there, and are ignored as in C.
+pub(crate) const RX_FLAGS: u64 = FI_COMPLETION
+    | FI_MORE
+    | FI_MULTI_RECV
+    | FI_PEEK
+    | FI_CLAIM
+    | FI_DISCARD
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | DELIVERED
+    | FI_REMOTE_CQ_DATA;
 
 #[inline]
 pub(crate) fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
@@ -206,7 +218,10 @@ const PARKED_MAX: usize = 256;
 fn park_within_limit(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let parked = s.eps.get(id).map_or(0, |e| e.fenced.len());
     match parked < PARKED_MAX {
-        true => park(s, id, work),
+        true => {
+            let work = work.called(s, id);
+            park(s, id, work)
+        }
         false => Err(FI_EAGAIN),
     }
 }

@@ -93,7 +93,7 @@ impl<F: FnMut(usize, &Entry)> Sink<()> for Reporter<'_, F> {
         match done.report {
             _ if status != Status::Ok => Flow::Deferred,
             Report::Op(_) => Flow::Deferred,
-            Report::Early => Flow::Taken,
+            Report::Early { .. } => Flow::Taken,
             _ => self.sent(done),
         }
     }

@@ -99,10 +99,20 @@ impl EpPort<'_> {
 
     /// Reports the end of an operation of the transmit side.
     pub(crate) fn complete(&mut self, done: &Completion, result: Result<(), Failure>) {
-        if done.report == Report::Early && result.is_ok() {
-            return;
+        match (done.report, &result) {
+            (Report::Early { .. }, Ok(())) => return,
+            // A context is completed once.
+            (Report::Early { entry: true }, Err(f)) => {
+                let text = self.explain(done, done.peer, f);
+                crate::warn_limited!(
+                    FI_LOG_EP_DATA,
+                    "{text}, after its completion was written (FI_DELIVERY_COMPLETE waits for it)"
+                );
+                return;
+            }
+            (Report::Early { entry: false }, Err(_)) => {}
+            _ => self.count(CntrKind::of(done.flags), done.len, result.is_ok()),
         }
-        self.count(CntrKind::of(done.flags), done.len, result.is_ok());
         let Some(cq) = self.tx.map(|b| b.cq) else {
             return;
         };

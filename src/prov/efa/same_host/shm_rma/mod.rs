@@ -552,7 +552,8 @@ pub(crate) fn atomic(
 ) -> (Verdict, bool) {
     let early = early && rings.permits(done.peer, done.remote, a.len, true);
     if early {
-        done.report = Report::Early;
+        let entry = done.report == Report::Entry;
+        done.report = Report::Early { entry };
     }
     let sent = rings.atomic(done, a);
     (sent, early && sent == Verdict::Queued)
