@@ -524,9 +524,17 @@ impl SoftQp {
         if !self.room() {
             return Verdict::NoResources;
         }
-        let posted = self
-            .peer(peer)
-            .and_then(|to| f(&mut self.shared.lock(), &to));
+        let posted = self.peer(peer).and_then(|to| {
+            let mut e = self.shared.lock();
+            // The thread waits without a time-out while a queue pair that it drives has no timers.
+            let asleep = self.shared.is_thread_driven() && !e.busy();
+            let posted = f(&mut e, &to);
+            drop(e);
+            if asleep {
+                thread::wake();
+            }
+            posted
+        });
         if posted.is_ok() {
             self.rung = false;
             self.burst.to = peer;

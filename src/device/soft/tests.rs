@@ -419,6 +419,33 @@ fn a_burst_leaves_although_its_application_no_longer_polls() {
     assert_eq!(got.concat(), (0..=10).collect::<Vec<u8>>());
 }
 
+/// A caller sleeps on the descriptor of its queue pair, and another thread posts.
+#[test]
+fn what_is_posted_while_the_adapters_thread_sleeps_has_its_time_out() {
+    let d = device(None);
+    let mut a = d.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let gone = d.open_qp(0, PacketQp::DEFAULT).unwrap();
+    let to = gone.addr();
+    drop(gone);
+    // Nobody answers there.
+    let _silent = strangers::in_place_of(&to);
+    assert!(a.arm() && a.shared.is_thread_driven());
+    // Time for the thread to fall asleep: if it has not, the test tests nothing.
+    thread::wait_for(Duration::from_millis(50), || false);
+    a.send(1, &to, b"x", inject(b"")).unwrap();
+    a.ring();
+    let mut waits = libc::pollfd {
+        fd: a.wait_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one element, which outlives the call.
+    assert_eq!(unsafe { libc::poll(&raw mut waits, 1, 20_000) }, 1);
+    let mut none = Vec::new();
+    let ended = drive(&mut a, 1, &mut none);
+    assert_eq!(ended, [(1, Status::RemoteUnresponsive)]);
+}
+
 /// Messages of up to six packets, over links that lose, double and reorder, to a receiver that
 /// polls and to one that does not yet, sealed or not.
 #[test]

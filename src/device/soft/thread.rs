@@ -118,7 +118,7 @@ impl SharedEngine {
     }
 
     /// Whether the thread drives the engine.
-    #[cfg(test)]
+    #[inline]
     pub(crate) fn is_thread_driven(&self) -> bool {
         self.thread_driven.load(Ordering::SeqCst)
     }
@@ -438,6 +438,14 @@ impl Reactor {
                 -1
             });
         }
+    }
+}
+
+/// Has the thread look at its queue pairs: one of them has got timers.
+#[cold]
+pub(crate) fn wake() {
+    if let Ok(r) = Reactor::get() {
+        r.wake();
     }
 }
 

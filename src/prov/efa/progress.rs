@@ -219,7 +219,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
 /// Wakes callers that are blocked on the endpoint's queues and counters, and the progress thread:
 /// they have to arm the endpoint again, because another caller's poll has consumed the event.
 #[cold]
-fn signal(s: &mut State, id: u32) {
+pub(super) fn signal(s: &mut State, id: u32) {
     s.polls.note();
     let Some(ep) = s.eps.get(id) else { return };
     for b in [ep.tx, ep.rx].into_iter().flatten() {

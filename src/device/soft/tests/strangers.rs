@@ -229,7 +229,7 @@ fn a_socket_has_one_session() {
 }
 
 /// A socket in the place of the queue pair at `addr`, which has been closed.
-fn in_place_of(addr: &QpAddr) -> std::net::UdpSocket {
+pub(super) fn in_place_of(addr: &QpAddr) -> std::net::UdpSocket {
     // The adapter's thread may hold on to the socket for a moment.
     let bind = || std::net::UdpSocket::bind(("127.0.0.1", addr.qpn));
     let mut sock = bind();

@@ -208,7 +208,11 @@ impl Ep {
     /// Asks for a signal on the descriptor; `false` when there is something to do already.
     pub(crate) fn arm(&mut self) -> bool {
         let Some(l) = &mut self.live else { return true };
-        let idle = l.shm.all_reported()
+        // That a peer on this host does not answer is found by looking.
+        let asks = |h: &ShmEndpoint| h.tx.pending_answer().is_some();
+        let waits = !self.fenced.is_empty() && l.shm_ep.as_ref().is_some_and(asks);
+        let idle = !waits
+            && l.shm.all_reported()
             && l.rma.load() == 0
             && !l.rendezvous.more()
             && !l.shm_ep.as_ref().is_some_and(ShmEndpoint::lost);

@@ -198,7 +198,8 @@ fn refresh(s: &mut State, av: u32) -> bool {
 /// too many operations of the endpoint are deferred.
 pub(crate) fn wait_for_route(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     park_within_limit(s, id, work)?;
-    notify_sleeper(s, id);
+    // That there is no answer is not an event, but found by progress.
+    crate::prov::efa::progress::signal(s, id);
     Ok(())
 }
 
