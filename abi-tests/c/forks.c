@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * forks FABRIC: a program forks children while messages and reads are under way, as launchers and
- * subprocess.run() do. Some children exec, some exit at once, and some close every descriptor. The
- * parent's operations must end with the right data.
+ * subprocess.run() do. Some children exec, some close every descriptor, and some open and close an
+ * object while a thread of the parent does the same. The parent's operations must end with the right
+ * data.
  */
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <rdma/fi_rma.h>
@@ -21,8 +23,25 @@ static void fill(void)
 	memset(to, 0, 2 * LEN);
 }
 
+static volatile int stops;
+
+static void open_and_close(void)
+{
+	struct fid_fabric *f;
+
+	DO(0, fi_fabric(info->fabric_attr, &f, NULL));
+	DO(0, fi_close(&f->fid));
+}
+
+static void *closer(void *none)
+{
+	while (!stops)
+		open_and_close();
+	return none;
+}
+
 /*
- * Forks a child that execs, closes its descriptors or exits. The child writes its own memory only:
+ * Forks a child that execs, closes its descriptors, or opens and closes an object. The child writes its own memory only:
  * registered memory may be missing in a child (ibv_fork_init(3)).
  */
 static pid_t child(int round)
@@ -39,6 +58,12 @@ static pid_t child(int round)
 	if (round % 3 == 1)
 		for (int fd = 3; fd < 256; fd++)
 			close(fd);
+	if (round % 3 == 2) {
+		/* Whatever the thread held at the fork, nobody holds it here. */
+		alarm(30);
+		for (int i = 0; i < 100; i++)
+			open_and_close();
+	}
 	_exit(0);
 }
 
@@ -93,6 +118,7 @@ static ssize_t reads(void)
 int main(int argc, char **argv)
 {
 	int status;
+	pthread_t thread;
 
 	TRUE(argc == 2);
 	open_disabled(argv[1]);
@@ -106,6 +132,7 @@ int main(int argc, char **argv)
 	read_into = memory + 2 * LEN;
 	DO(0, fi_mr_reg(domain, memory, 3 * LEN, FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ, 0, 0, 0,
 			&mr, NULL));
+	TRUE(!pthread_create(&thread, NULL, closer, NULL));
 	for (int i = 0; i < ROUNDS; i++) {
 		pid_t before, after;
 
@@ -121,6 +148,8 @@ int main(int argc, char **argv)
 		TRUE(waitpid(before, &status, 0) == before && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 		TRUE(waitpid(after, &status, 0) == after && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	}
+	stops = 1;
+	TRUE(!pthread_join(thread, NULL));
 	DO(0, fi_close(&mr->fid));
 	close_all();
 	puts("children came and went");

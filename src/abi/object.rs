@@ -12,7 +12,8 @@
 //! is.
 
 use super::entry::guard;
-use crate::core::{process, Result};
+use crate::core::process::{self, PerProcess};
+use crate::core::Result;
 use crate::types::*;
 use core::any::TypeId;
 use core::ffi::{c_char, c_int, c_void};
@@ -147,7 +148,7 @@ struct Shell(*mut c_void, unsafe fn(*mut c_void));
 // SAFETY: a shell is only freed, by whichever thread pushes it out of the list.
 unsafe impl Send for Shell {}
 
-static SHELLS: Mutex<VecDeque<Shell>> = Mutex::new(VecDeque::new());
+static SHELLS: PerProcess<Mutex<VecDeque<Shell>>> = PerProcess::new();
 
 /// Closes an object: its body, for the caller to take down.
 ///
@@ -162,12 +163,13 @@ pub(crate) unsafe fn take<F, B>(p: *mut F) -> Result<B> {
         // `F` begins with a fid, whatever its class.
         let head = p.cast::<fid>();
         (*head).ops = table(&DEAD);
-        let mut q = SHELLS.lock().unwrap_or_else(|e| e.into_inner());
+        let mut q = SHELLS.lock();
         q.push_back(Shell(o.cast(), free_shell::<F, B>));
-        if q.len() > KEPT {
-            if let Some(Shell(old, free)) = q.pop_front() {
-                free(old);
-            }
+        let over = q.len() > KEPT;
+        let old = if over { q.pop_front() } else { None };
+        drop(q);
+        if let Some(Shell(old, free)) = old {
+            free(old);
         }
         Ok(b)
     }

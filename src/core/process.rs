@@ -2,7 +2,7 @@
 //! to the parent, and does not copy the parent's threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
@@ -59,6 +59,14 @@ impl<T> PerProcess<T> {
             own = own.child.get()?;
         }
         own.value.get()
+    }
+}
+
+impl<T: Default> PerProcess<Mutex<T>> {
+    /// Locks the value of this process.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let own = self.get_or_init(Mutex::default);
+        own.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

@@ -7,10 +7,11 @@
 
 use super::arith::{Element, ELEMENT_MAX};
 use super::{MemKind, Piece, Segment, UserMem};
+use crate::core::process::PerProcess;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
 use std::sync::Mutex;
 
-static LONG: Mutex<()> = Mutex::new(());
+static LONG: PerProcess<Mutex<()>> = PerProcess::new();
 
 /// Appends the elements of `size` bytes in `mem` to `former`. Aligned elements of 4 and 8 bytes are
 /// read by one load, all others under the lock.
@@ -41,7 +42,7 @@ fn load(mem: Segment, former: &mut Vec<u8>) {
             }
         }
     }
-    let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
+    let _alone = LONG.lock();
     let mut old = [0u8; ELEMENT_MAX];
     if let Some(old) = old.get_mut(..size) {
         mem.load(old);
@@ -111,7 +112,7 @@ fn one(mem: Segment, f: Element, src: &[u8], cmp: &[u8], former: &mut Vec<u8>) {
     if let Some(old) = mem.host().and_then(|m| word(m, f, src, cmp)) {
         return former.extend_from_slice(old.get(..mem.len()).unwrap_or(&[]));
     }
-    let _alone = LONG.lock().unwrap_or_else(|e| e.into_inner());
+    let _alone = LONG.lock();
     let mut old = [0u8; ELEMENT_MAX];
     let Some(old) = old.get_mut(..mem.len()) else {
         return;

@@ -6,6 +6,7 @@
 
 use super::desc::MemKind;
 use super::interface;
+use crate::core::process::PerProcess;
 use std::sync::{Mutex, MutexGuard};
 
 /// The memory of one owner: first address, bytes, and the kind whose library knows it.
@@ -15,19 +16,17 @@ struct BounceRange {
     known_to: Option<MemKind>,
 }
 
+#[derive(Default)]
 struct AllBounceRanges {
     ranges: Vec<BounceRange>,
     /// The kind that is in use, and memory of it, which gives the context.
     device: Option<(MemKind, usize)>,
 }
 
-static ALL: Mutex<AllBounceRanges> = Mutex::new(AllBounceRanges {
-    ranges: Vec::new(),
-    device: None,
-});
+static ALL: PerProcess<Mutex<AllBounceRanges>> = PerProcess::new();
 
 fn all() -> MutexGuard<'static, AllBounceRanges> {
-    ALL.lock().unwrap_or_else(|e| e.into_inner())
+    ALL.lock()
 }
 
 impl BounceRange {

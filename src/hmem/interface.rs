@@ -5,6 +5,7 @@
 use super::desc::{MemKind, DEVICE_KINDS, KINDS};
 use super::{Segment, UserMem};
 use crate::core::params::hmem;
+use crate::core::process::PerProcess;
 use crate::core::Result;
 use crate::types::*;
 use std::os::fd::OwnedFd;
@@ -288,13 +289,13 @@ pub(crate) fn device_memory_expected() -> bool {
 }
 
 /// Failed copies: address and length of device memory, until the operation that uses it ends.
-static FAILED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static FAILED: PerProcess<Mutex<Vec<(usize, usize)>>> = PerProcess::new();
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
 /// Most failures that are recorded: a device that fails does so with every copy.
 const FAILED_MAX: usize = 1024;
 
 fn failed() -> MutexGuard<'static, Vec<(usize, usize)>> {
-    FAILED.lock().unwrap_or_else(|e| e.into_inner())
+    FAILED.lock()
 }
 
 /// Records a failed copy.

@@ -7,6 +7,7 @@
 use super::bounce::BounceBuffers;
 use super::running::RunningCopies;
 use super::{MemKind, Piece, UserMem};
+use crate::core::process::PerProcess;
 use core::ffi::c_void;
 use std::alloc::{alloc, Layout};
 use std::sync::{Mutex, MutexGuard};
@@ -22,7 +23,7 @@ struct Stage {
     _registered: BounceBuffers,
 }
 
-static STAGE: Mutex<Option<Stage>> = Mutex::new(None);
+static STAGE: PerProcess<Mutex<Option<Stage>>> = PerProcess::new();
 
 impl Stage {
     /// Memory that stays until the process ends; `None` when there is none.
@@ -47,7 +48,7 @@ impl Stage {
 
 /// The host memory, for one copy at a time; `None` inside where there is no memory.
 fn stage() -> MutexGuard<'static, Option<Stage>> {
-    let mut stage = STAGE.lock().unwrap_or_else(|e| e.into_inner());
+    let mut stage = STAGE.lock();
     if stage.is_none() {
         *stage = Stage::new();
     }
