@@ -2,14 +2,17 @@
 /*
  * Connected endpoints of provider tcp (fi_cm(3)): a server, and callers that are processes of their
  * own. One is accepted, one rejected, one killed, one connects many times. Unknown callers send
- * invalid bytes.
+ * invalid bytes, or nothing.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <rdma/fi_eq.h>
+#include <sys/resource.h>
 #include "two.h"
 
-enum { LEN = 64, CALLS = 4, INVALID_CALLERS = 40, AGAIN = 50 };
+/* A quarter of DESCRIPTORS callers may be silent. */
+enum { LEN = 64, CALLS = 5, DESCRIPTORS = 400, SILENT = 120, INVALID_CALLERS = 40, AGAIN = 50 };
 
 static struct fid_eq *eq;
 static struct fid_pep *pep;
@@ -206,6 +209,24 @@ static int connect_socket(void)
 	return s;
 }
 
+/* A caller of many sockets that say nothing: the first ones are closed for the last ones. */
+static int silent(int fd)
+{
+	struct pollfd p[SILENT];
+	char c, ok = 1;
+
+	check(read(fd, &at, sizeof(at)) == sizeof(at), "the server is gone");
+	for (int i = 0; i < SILENT; i++)
+		p[i] = (struct pollfd) { .fd = connect_socket(), .events = POLLIN };
+	for (int i = 0; i < SILENT - DESCRIPTORS / 4; i++)
+		check(poll(&p[i], 1, 20000) == 1 && read(p[i].fd, &c, 1) <= 0,
+		      "a silent caller too many is not turned away");
+	check(poll(&p[SILENT - 1], 1, 0) == 0, "the last silent caller was turned away");
+	check(write(fd, &ok, 1) == 1 && read(fd, &ok, 1) == 1, "the server is gone");
+	check(write(fd, &ok, 1) == 1, "the server is gone");
+	return 0;
+}
+
 /* Connects, sends bytes that no endpoint sends, and closes the socket. */
 static void send_invalid_bytes(int n)
 {
@@ -315,7 +336,8 @@ static void local_regions(void)
 
 static void serve(void)
 {
-	int (*const callers[CALLS])(int) = { accepted, rejected, killed, again };
+	int (*const callers[CALLS])(int) = { accepted, rejected, killed, again, silent };
+	const struct rlimit descriptors = { DESCRIPTORS, DESCRIPTORS };
 	int fds[CALLS], status;
 	pid_t pids[CALLS];
 	size_t len = sizeof(at);
@@ -324,6 +346,9 @@ static void serve(void)
 	/* Fork the callers before this process uses the library; they wait for the address. */
 	for (int i = 0; i < CALLS; i++)
 		pids[i] = spawn_peer(callers[i], &fds[i]);
+	DO(setrlimit(RLIMIT_NOFILE, &descriptors));
+	/* Silent callers are not turned away for their silence. */
+	setenv("FI_TCP_CONNECT_TIMEOUT_MS", "120000", 1);
 	open_fabric("127.0.0.1", NULL, FI_SOURCE);
 	DO(fi_passive_ep(fabric, info, &pep, NULL));
 	check(fi_listen(pep) == -FI_ENOEQ, "fi_listen without an event queue: wanted FI_ENOEQ");
@@ -337,6 +362,9 @@ static void serve(void)
 	      "fi_tostr: no address");
 	for (int i = 0; i < INVALID_CALLERS; i++)
 		send_invalid_bytes(i);
+	/* They stay during the first call. */
+	check(write(fds[4], &at, sizeof(at)) == sizeof(at), "a caller is gone");
+	check(read(fds[4], &ok, 1) == 1, "the silent caller is gone");
 	check(write(fds[0], &at, sizeof(at)) == sizeof(at), "a caller is gone");
 	accept_call("hello");
 	check(completion(buf) == 0, "no message");
@@ -345,6 +373,7 @@ static void serve(void)
 	DO(fi_send(ep, buf + LEN, LEN, NULL, 0, buf + LEN));
 	check(completion(buf + LEN) == 0, "the echo failed");
 	expect_shutdown();
+	check(write(fds[4], &ok, 1) == 1, "the silent caller is gone");
 
 	check(write(fds[1], &at, sizeof(at)) == sizeof(at), "a caller is gone");
 	{

@@ -144,3 +144,17 @@ fn block_signals() {
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, core::ptr::null_mut());
     }
 }
+
+/// Descriptors that the process may have open (RLIMIT_NOFILE).
+pub fn descriptors_max() -> usize {
+    let mut most = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: writes one value.
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut most) } != 0;
+    match failed {
+        true => usize::MAX,
+        false => usize::try_from(most.rlim_cur).unwrap_or(usize::MAX),
+    }
+}

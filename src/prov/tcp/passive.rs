@@ -4,7 +4,7 @@
 //! reports it. Callers that send nothing are dropped after FI_TCP_CONNECT_TIMEOUT_MS. The number of
 //! such callers is limited, and that of requests which the application has not answered.
 
-use super::conn::{control_needs, log_too_many, next_caller, timeout, PENDING_MAX};
+use super::conn::{control_needs, log_too_many, next_caller, pending_max, timeout};
 use super::wire::{emit_control, parse_control, ByteOrder, ControlKind, CONTROL};
 use crate::core::slab::Slab;
 use crate::core::sockaddr as addr;
@@ -223,19 +223,21 @@ impl ListenThread {
     }
 
     fn accept_callers(&mut self) {
+        let mut made_room = false;
         loop {
             let stream = match next_caller(&self.listener) {
                 Ok(Some(stream)) => stream,
                 Ok(None) => return,
+                Err(_) if !made_room && self.drop_oldest() => {
+                    made_room = true;
+                    continue;
+                }
                 // The connections stay in the backlog; the pause keeps the loop from spinning.
                 Err(_) => return std::thread::sleep(Duration::from_millis(10)),
             };
-            if self.pending.len() >= PENDING_MAX {
-                log_too_many();
-                let oldest = self.pending.iter().min_by_key(|(_, c)| c.deadline);
-                if let Some(id) = oldest.map(|(id, _)| id) {
-                    self.drop_caller(id, "others wait behind it");
-                }
+            made_room = false;
+            if self.pending.len() >= pending_max() {
+                self.drop_oldest();
             }
             let fd = stream.fd();
             let id = self.pending.insert(PendingCaller {
@@ -245,6 +247,17 @@ impl ListenThread {
             });
             self.poller.add(fd, FIRST + u64::from(id), true, false);
         }
+    }
+
+    /// Turns away the caller that has waited longest, if there is one.
+    fn drop_oldest(&mut self) -> bool {
+        let oldest = self.pending.iter().min_by_key(|(_, c)| c.deadline);
+        let Some(id) = oldest.map(|(id, _)| id) else {
+            return false;
+        };
+        log_too_many(self.pending.len());
+        self.drop_caller(id, "others wait behind it");
+        true
     }
 
     fn drop_caller(&mut self, id: u32, why: &str) {

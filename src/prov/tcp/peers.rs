@@ -18,6 +18,8 @@ pub(crate) const UNKNOWN_PEER: PeerId = PeerId::MAX - 1;
 struct TcpPeer {
     addr: SocketAddr,
     holds: u32,
+    /// Bytes of its messages that wait for a receive.
+    saved: usize,
 }
 
 /// See the module text.
@@ -34,7 +36,11 @@ impl TcpPeers {
             self.hold(id);
             return id;
         }
-        let id = self.all.insert(TcpPeer { addr, holds: 1 });
+        let id = self.all.insert(TcpPeer {
+            addr,
+            holds: 1,
+            saved: 0,
+        });
         self.by_addr.insert(addr, id);
         id
     }
@@ -57,6 +63,11 @@ impl TcpPeers {
                 self.by_addr.remove(&p.addr);
             }
         }
+    }
+
+    /// Bytes of a peer's messages that wait for a receive.
+    pub(crate) fn saved(&mut self, id: PeerId) -> Option<&mut usize> {
+        self.all.get_mut(id).map(|p| &mut p.saved)
     }
 
     /// Its address.

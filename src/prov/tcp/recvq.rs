@@ -87,7 +87,7 @@ impl SavedMsg {
     pub(crate) const RECORD: usize = size_of::<SavedMsg>() + 128;
 
     /// What it counts for FI_TCP_SAVED_TOTAL.
-    fn cost(&self) -> usize {
+    pub(crate) fn cost(&self) -> usize {
         Self::RECORD + self.bytes.len()
     }
 }
@@ -211,5 +211,8 @@ pub(crate) fn forget(s: &mut TcpState, number: u32) -> Option<SavedMsg> {
 }
 
 fn release(peers: &mut TcpPeers, m: &SavedMsg) {
+    if let Some(saved) = peers.saved(m.from) {
+        *saved = saved.saturating_sub(m.cost());
+    }
     peers.release(m.from);
 }

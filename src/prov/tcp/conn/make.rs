@@ -20,13 +20,14 @@ use super::input::{fail_incoming, receive};
 use super::output::watch;
 use super::{flush, Conn, ConnState, Phase};
 use crate::core::{errno, params, Errno, Result};
+use crate::device::host::descriptors_max;
 use crate::device::stream::{Poller, Stream, StreamListener};
 use crate::proto::PeerId;
 use crate::types::*;
 use std::time::{Duration, Instant};
 
 /// Accepted connections without a request yet, at one endpoint; one more ends the oldest.
-pub(crate) const PENDING_MAX: usize = 1024;
+const PENDING_MAX: usize = 1024;
 /// Delay of the next attempt after a refusal, doubled each time up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -140,7 +141,7 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
 /// The next connection at a listener, if there is one. Fails when none can be accepted now.
 pub(crate) fn next_caller(l: &StreamListener) -> Result<Option<Stream>> {
     let accepted = l.accept().inspect_err(|e| {
-        crate::warn_log!(
+        crate::warn_limited!(
             FI_LOG_EP_CTRL,
             "cannot take a connection in: {} (ulimit -n)",
             errno::text(*e)
@@ -153,16 +154,37 @@ pub(crate) fn next_caller(l: &StreamListener) -> Result<Option<Stream>> {
     Ok(Some(stream))
 }
 
+/// Most callers of a listener that have not sent their request: the application, too, needs
+/// descriptors.
+pub(crate) fn pending_max() -> usize {
+    PENDING_MAX.min(descriptors_max() / 4).max(1)
+}
+
 /// Says that the oldest caller without a request makes room for another.
-pub(crate) fn log_too_many() {
-    crate::warn_log!(
+pub(crate) fn log_too_many(count: usize) {
+    crate::warn_limited!(
         FI_LOG_EP_CTRL,
-        "{PENDING_MAX} connections are not identified yet: the oldest is ended"
+        "{count} connections are not identified yet: the oldest is ended"
     );
+}
+
+/// Ends the caller that has been without a request for longest, if there is one.
+fn end_oldest_caller(s: &mut TcpState, ep: u32) -> bool {
+    let Some(e) = s.eps.get_mut(ep) else {
+        return false;
+    };
+    let count = e.callers.len();
+    let Some(oldest) = e.callers.pop_front() else {
+        return false;
+    };
+    log_too_many(count);
+    drop_conn(s, oldest);
+    true
 }
 
 /// Takes in connections that wait at an endpoint's listener.
 pub(crate) fn accept(s: &mut TcpState, ep: u32) {
+    let mut made_room = false;
     loop {
         let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) else {
             return;
@@ -170,20 +192,21 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
         let stream = match next_caller(l) {
             Ok(Some(stream)) => stream,
             Ok(None) => return,
+            Err(_) if !made_room && end_oldest_caller(s, ep) => {
+                made_room = true;
+                continue;
+            }
             Err(_) => return mute(s, ep),
         };
+        made_room = false;
         let fd = stream.fd();
         // A caller has no time limit: it may have connected and then begun to compute.
         let c = Conn::new(ep, ConnState::Accepted, Some(stream), Instant::now());
         let id = s.conns.insert(c);
         if let Some(e) = s.eps.get_mut(ep) {
             e.callers.push_back(id);
-            if e.callers.len() > PENDING_MAX {
-                let oldest = e.callers.pop_front();
-                log_too_many();
-                if let Some(c) = oldest {
-                    drop_conn(s, c);
-                }
+            if e.callers.len() > pending_max() {
+                end_oldest_caller(s, ep);
             }
         }
         s.poller.add(fd, u64::from(id), true, false);

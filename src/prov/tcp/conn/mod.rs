@@ -19,7 +19,7 @@ pub(crate) use input::consume;
 pub(crate) use input::{receive, region_closed};
 pub(crate) use make::{
     accept, conn_for, control_needs, drop_conn, end, expire, log_too_many, lost, next_caller,
-    refuse, send_control, timeout, unmute, writable, PENDING_MAX,
+    pending_max, refuse, send_control, timeout, unmute, writable,
 };
 use make::{leave_to_others, log_lost};
 pub(crate) use output::{flush, post, send_rest, watch, Then};

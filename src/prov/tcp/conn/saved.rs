@@ -12,6 +12,10 @@ use crate::core::params;
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
 
+/// Bytes of messages without a receive that each peer may have at any endpoint, although others have
+/// used up FI_TCP_SAVED_TOTAL.
+const SHARE: usize = 256 << 10;
+
 /// Saves a message that has no receive: in memory, or by leaving it in the socket.
 pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     let Some(ep) = s.conns.get(id).map(|c| c.ep) else {
@@ -28,7 +32,11 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
         p.max_saved > 0 && of.count() >= p.max_saved
     };
     let room = p.saved_total.checked_sub(kept + SavedMsg::RECORD);
-    let held = len > p.max_saved_size || room.is_none_or(|room| len > room) || many();
+    let full = room.is_none_or(|room| len > room);
+    // What one peer has sent does not hold up the messages of the others.
+    let own = s.peers.saved(msg.from).map_or(usize::MAX, |saved| *saved);
+    let shares = len.saturating_add(own) <= SHARE.min(p.saved_total);
+    let held = len > p.max_saved_size || (full && !shares) || many();
     let (state, room) = match held {
         true => (SavedState::Held, 0),
         false if len == 0 => (SavedState::Whole, 0),
@@ -64,6 +72,9 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
 
 fn keep(s: &mut TcpState, rxq: u32, m: SavedMsg) -> u32 {
     s.peers.hold(m.from);
+    if let Some(saved) = s.peers.saved(m.from) {
+        *saved += m.cost();
+    }
     let number = s.saved.insert(m);
     if let (Some(q), Some(m)) = (s.rxqs.get_mut(rxq), s.saved.get(number)) {
         q.keep(number, m);
