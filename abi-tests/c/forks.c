@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * forks FABRIC: a program forks children while messages and reads are under way, as launchers and
- * subprocess.run() do. Some children exec, some close every descriptor, and some open and close an
- * object while a thread of the parent does the same. The parent's operations must end with the right
- * data.
+ * subprocess.run() do. Some children exec, some close every descriptor, and some open and close
+ * objects while a thread of the parent does the same. The parent's operations must end with the
+ * right data.
  */
 #include <pthread.h>
 #include <sys/wait.h>
@@ -41,8 +41,8 @@ static void *closer(void *none)
 }
 
 /*
- * Forks a child that execs, closes its descriptors, or opens and closes an object. The child writes its own memory only:
- * registered memory may be missing in a child (ibv_fork_init(3)).
+ * Forks a child that execs, closes its descriptors, or opens and closes an object. The child writes
+ * its own memory only: registered memory may be missing in a child (ibv_fork_init(3)).
  */
 static pid_t child(int round)
 {

@@ -7,8 +7,8 @@
  *
  * peer_death forked: a child of the victim survives it, with copies of the victim's sockets.
  * peer_death closed: the victim has such a child, and closes everything instead of being killed.
- * peer_death atomics: a peer that makes no calls is killed after atomics were posted for it; each of
- * them is completed once.
+ * peer_death atomics: a peer that makes no calls is killed after atomics were posted for it; each
+ * of them is completed once.
  */
 #include <poll.h>
 #include <rdma/fi_atomic.h>

@@ -6,8 +6,8 @@ pub use super::soft::{public_key, Naming};
 use super::soft::{SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
-    AdapterAttr, AmHeader, Device, DmaBuf, Events, MrObserver, PacketQp, QpAddr, QueueMemory,
-    QueuePair, RawQp,
+    AdapterAttr, AmHeader, Device, DmaBuf, Events, HeldMessages, MrObserver, PacketQp, QpAddr,
+    QueueMemory, QueuePair, RawQp,
 };
 use crate::core::{params, Result};
 use crate::hmem::{InjectBuf, Piece, UserMem};
@@ -414,7 +414,7 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.expect(peer, on));
     }
 
-    fn hold(&mut self, held: Option<fn(&[u8]) -> bool>) {
+    fn hold(&mut self, held: Option<HeldMessages>) {
         each!(self, AnyQp, q => q.hold(held));
     }
 

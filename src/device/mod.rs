@@ -398,6 +398,15 @@ impl<'a> AmHeader<'a> {
     }
 }
 
+/// Messages that are not accepted for now.
+#[derive(Clone, Copy)]
+pub struct HeldMessages<'a> {
+    /// Whether a packet begins such a message.
+    pub begins: fn(&[u8]) -> bool,
+    /// Of these peers; `None`: of all.
+    pub of: Option<&'a [QpAddr]>,
+}
+
 /// A reliable datagram queue pair. Not thread safe by itself: the owner serialises the calls.
 pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     /// Its address, for peers.
@@ -451,9 +460,9 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     /// Announces that an answer of this peer is awaited (`on`) or no longer awaited, so that a
     /// failure of the peer is detected although no operation is under way.
     fn expect(&mut self, peer: &QpAddr, on: bool);
-    /// From now on answers messages for which `held` returns true with "receiver not ready", so
-    /// that their sender retries; `None` accepts all messages.
-    fn hold(&mut self, held: Option<fn(&[u8]) -> bool>);
+    /// From now on answers these messages with "receiver not ready", so that their sender retries.
+    /// `None` accepts all messages.
+    fn hold(&mut self, held: Option<HeldMessages>);
     /// Cancels reads that report to `_to`: their data is no longer stored. An adapter whose reads
     /// end with the registration of their local memory has nothing to do.
     fn cancel_reads(&mut self, _to: Report) {}

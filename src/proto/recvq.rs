@@ -7,6 +7,7 @@
 
 use super::matching::{Id, Matcher, Posted};
 use super::PeerId;
+use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::hmem::Piece;
 use crate::wire::{Opt, Rtm, RtmKind};
@@ -479,6 +480,24 @@ impl RecvQueue {
         self.bytes = self.bytes.saturating_sub(len + PART_OVERHEAD);
     }
 
+    /// The peers whose messages for an endpoint without a receive take more memory than the
+    /// average, and than `least` bytes.
+    pub fn heaviest(&mut self, ep: u32, least: usize) -> Vec<PeerId> {
+        let mut by_peer: HashMap<PeerId, usize, ByWords> = HashMap::default();
+        let mut add = |u: &mut UnexpectedMessage| {
+            if u.ep == ep {
+                *by_peer.entry(u.from).or_default() += u.weight();
+            }
+        };
+        self.untagged.each_message(&mut add);
+        self.tagged.each_message(&mut add);
+        self.claimed.values_mut().for_each(add);
+        let average = by_peer.values().sum::<usize>() / by_peer.len().max(1);
+        let heavy = by_peer.into_iter();
+        let heavy = heavy.filter(|(_, bytes)| *bytes >= average.max(least));
+        heavy.map(|(peer, _)| peer).collect()
+    }
+
     /// Memory of messages without a receive, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -621,5 +640,25 @@ impl RecvQueue {
         self.bytes += u.weight();
         let tag = u.rtm.tag;
         self.side(tag).keep(u.from, tag.unwrap_or(0), u);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heaviest_peers_have_more_than_the_average() {
+        let mut q = RecvQueue::default();
+        for (ep, from, count) in [(1, 1, 100), (1, 2, 1), (1, 3, 1), (2, 4, 200)] {
+            for n in 0..count {
+                let tag = (n % 2 == 0).then_some(5);
+                let bytes = Box::new([0; 1000]);
+                q.keep(UnexpectedMessage::whole(ep, from, tag, None, bytes));
+            }
+        }
+        assert_eq!(q.heaviest(1, 0), [1]);
+        assert_eq!(q.heaviest(1, 1 << 20), []);
+        assert_eq!(q.heaviest(2, 0), [4]);
     }
 }

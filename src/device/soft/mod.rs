@@ -32,8 +32,8 @@ use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
 use super::stream::interface_addrs;
 use super::{
-    gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, MrObserver,
-    PacketQp, QpAddr, QueuePair, RawQp,
+    gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, HeldMessages,
+    MrObserver, PacketQp, QpAddr, QueuePair, RawQp,
 };
 use crate::core::params;
 use crate::core::Result;
@@ -473,8 +473,8 @@ impl QueuePair for SoftQp {
         self.shared.lock().expect(peer, on, now());
     }
 
-    fn hold(&mut self, held: Option<fn(&[u8]) -> bool>) {
-        self.shared.lock().hold = held;
+    fn hold(&mut self, held: Option<HeldMessages>) {
+        self.shared.lock().hold(held);
     }
 
     fn cancel_reads(&mut self, to: Report) {

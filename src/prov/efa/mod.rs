@@ -9,6 +9,7 @@
 pub(crate) mod addr;
 pub(crate) mod av;
 mod av_shared;
+mod budget;
 pub(crate) mod domain;
 pub(crate) mod endpoint;
 pub(crate) mod info;

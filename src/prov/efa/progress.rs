@@ -4,16 +4,16 @@
 use crate::core::memory;
 use crate::device::{Device, Event, Events, QueuePair};
 use crate::proto::WriteWithData;
+use crate::prov::efa::budget::Holding;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{failure, Kind, LiveEndpoint};
 use crate::prov::efa::ops::{collective, deferred, direct, rma::retry_refused};
 use crate::prov::efa::port::{ep_port, EpPort};
-use crate::prov::efa::{same_host, unknown_peers};
+use crate::prov::efa::{budget, same_host, unknown_peers};
 use crate::shm::kind;
 use crate::shm::ShmEndpoint;
 use crate::transport::{Flow, Report, Status};
 use crate::types::*;
-use crate::wire::pkt;
 use std::time::{Duration, Instant};
 
 /// A peer that was lost is reported again when it is lost after so long a time without a loss.
@@ -188,7 +188,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     port.qp.ring();
     let again = port.rings.as_ref().is_some_and(|n| n.has_retries());
     let accesses = again || rma.load() > 0;
-    let (bytes, holding) = (rq.bytes(), ep.holding);
+    let (bytes, holding) = (rq.bytes(), ep.holding != Holding::Nobody);
     if ep.live.as_mut().is_some_and(LiveEndpoint::take_arm_lost) {
         signal(s, id);
     }
@@ -203,7 +203,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         crate::prov::efa::peers::reclaim(s);
     }
     if bytes > s.budget || holding || memory::short() {
-        watch_budget(s, id);
+        budget::watch(s, id);
     }
     if accesses {
         retry_refused(s, id);
@@ -230,50 +230,6 @@ pub(super) fn signal(s: &mut State, id: u32) {
     for (_, c) in ep.cntrs.each() {
         if let Some(c) = s.cntrs.get_mut(c) {
             c.wait.signal_if_armed();
-        }
-    }
-}
-
-/// Whether a packet starts a message, which may be unexpected and take memory. Replies, and packets
-/// of messages that have begun, are never held back.
-pub(super) fn is_message(packet: &[u8]) -> bool {
-    packet.first().is_some_and(|t| *t >= pkt::REQ_FIRST)
-}
-
-/// Pauses and resumes the reception of messages. Unexpected messages take memory: beyond the budget
-/// (`FI_EFA_UNEXPECTED_SIZE`) senders have to wait, unless posted receives may match what they
-/// send, and beyond four times the budget they wait in any case. Reception resumes when half of the
-/// budget is free.
-pub(super) fn watch_budget(s: &mut State, id: u32) {
-    let Some(ep) = s.eps.get_mut(id) else { return };
-    let Some(q) = s.rxqs.get(ep.rxq) else { return };
-    let (bytes, budget) = (q.bytes(), s.budget);
-    // The later packets of a matched message are requests, too, and must not be held back.
-    let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
-    let waits = || (q.posted() == 0 && !parts()) || bytes > budget.saturating_mul(4);
-    // An EFA adapter fills every posted buffer: only the peers of this host can be held there.
-    let hears = s.dev.attr().identity.is_none();
-    let can = hears || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());
-    let hold = match ep.holding {
-        _ if !can => false,
-        _ if memory::short() => waits(),
-        true => bytes > budget / 2 && waits(),
-        false => bytes > budget && waits(),
-    };
-    if hold != ep.holding {
-        ep.holding = hold;
-        if let Some(l) = &mut ep.live {
-            l.qp.hold(hold.then_some(is_message));
-            if let Some(h) = &mut l.shm_ep {
-                h.rx.hold(hold);
-            }
-        }
-        if hold {
-            crate::info_log!(
-                FI_LOG_EP_DATA,
-                "{bytes} bytes of unexpected messages: senders wait (FI_EFA_UNEXPECTED_SIZE \
-                 {budget})"
-            );
         }
     }
 }

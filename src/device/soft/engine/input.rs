@@ -234,6 +234,10 @@ impl Engine {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
+        let hold = self.hold.filter(|_| {
+            let of = self.held.as_ref();
+            of.is_none_or(|of| of.contains(&p.addr))
+        });
         let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
         r.forget_refusals(h.una);
         if !r.fresh(h.psn) {
@@ -248,7 +252,7 @@ impl Engine {
             PacketKind::Send => {
                 // A packet that is not full ends a message, for whose end its sender may wait.
                 p.ack_now |= !p.replied && payload.len() < self.cfg.segment;
-                if !room || self.hold.is_some_and(|held| held(payload)) {
+                if !room || hold.is_some_and(|held| held(payload)) {
                     r.not_ready(h.psn);
                     return;
                 }
@@ -268,7 +272,7 @@ impl Engine {
                 if !part.valid(MESSAGE_MAX) {
                     return;
                 }
-                let held = off == 0 && self.hold.is_some_and(|held| held(payload));
+                let held = off == 0 && hold.is_some_and(|held| held(payload));
                 let taken = !held && self.prepare_part(pi, &part, room, arena);
                 let Some(r) = self.peers.get_mut(pi).and_then(|p| p.rx.as_mut()) else {
                     return;
@@ -291,7 +295,7 @@ impl Engine {
                 p.ack_now |= !p.replied && payload.len() < self.cfg.segment;
                 let counted = imm.is_some() || self.remote_events;
                 // A write that raises an event needs room for the event, as a message does.
-                let held = imm.is_some() && self.hold.is_some();
+                let held = imm.is_some() && hold.is_some();
                 if counted && (!room || held || !r.can_count(op, len as u32, total)) {
                     r.not_ready(h.psn);
                     return;

@@ -197,3 +197,33 @@ fn reads_served_at_once_are_bounded_for_each_peer() {
     }
     assert_eq!(ask(other, 0), 1);
 }
+
+#[test]
+fn the_messages_of_some_peers_can_be_held() {
+    let (mut e, peers) = engine();
+    let [one, other] = peers.map(|p| e.peer(&p, 1));
+    let mem = Arc::clone(&e.mem);
+    let mut psn = 0;
+    let mut taken = |e: &mut Engine| {
+        psn += 1;
+        [one, other].map(|pi| {
+            let mut list = Vec::new();
+            let mut sink = EventSink {
+                list: &mut list,
+                app_polls: true,
+            };
+            let h = head(PacketKind::Send, psn - 1);
+            e.data(pi, &h, 0..4, &mut [7; 4], &mut sink, &mem.access(), 1);
+            list.len()
+        })
+    };
+    assert_eq!(taken(&mut e), [1, 1]);
+    let begins = |_: &[u8]| true;
+    let of = Some(&peers[..1]);
+    e.hold(Some(HeldMessages { begins, of }));
+    assert_eq!(taken(&mut e), [0, 1]);
+    e.hold(Some(HeldMessages { begins, of: None }));
+    assert_eq!(taken(&mut e), [0, 0]);
+    e.hold(None);
+    assert_eq!(taken(&mut e), [1, 1]);
+}

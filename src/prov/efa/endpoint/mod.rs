@@ -28,6 +28,7 @@ use crate::device::{AdapterAttr, QueuePair};
 use crate::proto::{Failure, PeerId, Place};
 use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
+use crate::prov::efa::budget::Holding;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{CollectiveState, DeferredDrop};
 use crate::prov::efa::ops::deferred::{DeferredWork, PendingTrigger};
@@ -104,7 +105,7 @@ pub(crate) struct Ep {
     /// Aliases that are open (fi_ep_alias(3)).
     pub aliases: u32,
     /// Reception of messages is paused: unexpected ones take too much memory.
-    pub(crate) holding: bool,
+    pub(crate) holding: Holding,
     /// The queue pair of a context of a scalable endpoint, until fi_enable. A context may be bound
     /// for one direction only.
     pub(crate) context: Option<AnyQp>,
@@ -176,7 +177,7 @@ impl Ep {
             rdma_write: d.caps.rdma_write,
             homogeneous: false,
             aliases: 0,
-            holding: false,
+            holding: Holding::Nobody,
             context: None,
             is_context: false,
             max_rdma: d.max_rdma,
@@ -191,7 +192,7 @@ impl Ep {
     #[inline(always)]
     pub(crate) fn waits(&self, triggers: &[PendingTrigger], colls: &CollectiveState) -> bool {
         let some = self.fenced.len() | triggers.len() | colls.load();
-        some | usize::from(self.holding) != 0
+        some | usize::from(self.holding != Holding::Nobody) != 0
     }
 
     /// Whether fi_enable(3) has succeeded.

@@ -267,7 +267,7 @@ fn start(s: &mut State, place: Place, u: &proto::UnexpectedMessage) {
     };
     // This fails only if the endpoint is closed, and then its messages are gone, too.
     let _ = go(s);
-    crate::prov::efa::progress::watch_budget(s, id);
+    crate::prov::efa::budget::watch(s, id);
     // The rest of a long message is copied by whoever makes progress next.
     super::notify_sleeper(s, id);
 }

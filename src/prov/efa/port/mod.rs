@@ -143,7 +143,7 @@ impl Port for EpPort<'_> {
         };
         let done = Completion::internal(report, to);
         if let Some(rings) = &mut self.rings {
-            let message = crate::prov::efa::progress::is_message(head);
+            let message = crate::prov::efa::budget::is_message(head);
             let what = RecordHeader {
                 kind: kind::PACKET,
                 flags: 0,

@@ -12,8 +12,8 @@ use crate::core::params;
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
 
-/// Bytes of messages without a receive that each peer may have at any endpoint, although others have
-/// used up FI_TCP_SAVED_TOTAL.
+/// Bytes of messages without a receive that each peer may have, although others have used up
+/// FI_TCP_SAVED_TOTAL.
 const SHARE: usize = 256 << 10;
 
 /// Saves a message that has no receive: in memory, or by leaving it in the socket.

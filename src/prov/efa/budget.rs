@@ -1,0 +1,107 @@
+//! The budget of unexpected messages (`FI_EFA_UNEXPECTED_SIZE`).
+//!
+//! Unexpected messages take memory. Beyond the budget senders have to wait, unless posted receives
+//! may match what they send. Beyond [`MUCH`] times the budget the peers wait whose messages take
+//! most of it, so that one of them does not hold up the others; beyond [`TOO_MUCH`] times, and
+//! where the process is short of memory, all of them. Reception resumes when half of that is free.
+
+use crate::core::memory;
+use crate::device::{Device, HeldMessages, QpAddr, QueuePair};
+use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::LiveEndpoint;
+use crate::wire::pkt;
+
+/// See the module text.
+const MUCH: usize = 4;
+const TOO_MUCH: usize = 16;
+/// A peer that waits has this part of the budget at least, and as much as the average peer.
+const PART: usize = 16;
+
+/// Which peers have to wait before they send another message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Holding {
+    #[default]
+    Nobody,
+    /// Those with many unexpected messages, when there were so many bytes of all.
+    Some(usize),
+    Everybody,
+}
+
+/// Whether a packet starts a message, which may be unexpected and take memory. Replies, and packets
+/// of messages that have begun, are never held back.
+pub(super) fn is_message(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|t| *t >= pkt::REQ_FIRST)
+}
+
+/// Pauses and resumes the reception of messages.
+pub(super) fn watch(s: &mut State, id: u32) {
+    let Some(ep) = s.eps.get(id) else { return };
+    let Some(q) = s.rxqs.get(ep.rxq) else { return };
+    let (bytes, budget, before) = (q.bytes(), s.budget, ep.holding);
+    // The later packets of a matched message are requests, too, and must not be held back.
+    let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
+    let unmatched = || q.posted() == 0 && !parts();
+    let times = |n: usize| budget.saturating_mul(n);
+    // An EFA adapter fills every posted buffer: only the peers of this host can be held there.
+    let hears = s.dev.attr().identity.is_none();
+    let can = hears || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());
+    let all = match before {
+        _ if !can => false,
+        _ if memory::short() => bytes > times(MUCH) || unmatched(),
+        Holding::Everybody => bytes > budget / 2 && (bytes > times(TOO_MUCH / 2) || unmatched()),
+        _ => bytes > times(TOO_MUCH) || bytes > budget && unmatched(),
+    };
+    let now = match before {
+        _ if all => Holding::Everybody,
+        _ if !can => Holding::Nobody,
+        // Looks again when that much has come or gone.
+        Holding::Some(at) if bytes > times(MUCH) / 2 && bytes.abs_diff(at) < budget / 4 => before,
+        Holding::Some(_) if bytes > times(MUCH) / 2 => Holding::Some(bytes),
+        _ if bytes > times(MUCH) => Holding::Some(bytes),
+        _ => Holding::Nobody,
+    };
+    if now != before {
+        hold(s, id, now);
+    }
+}
+
+fn hold(s: &mut State, id: u32, now: Holding) {
+    let Some(ep) = s.eps.get_mut(id) else { return };
+    let Some(q) = s.rxqs.get_mut(ep.rxq) else {
+        return;
+    };
+    let (bytes, budget) = (q.bytes(), s.budget);
+    let held = match now {
+        Holding::Some(_) => q.heaviest(id, budget / PART),
+        Holding::Nobody | Holding::Everybody => Vec::new(),
+    };
+    ep.holding = now;
+    let Some(LiveEndpoint { qp, shm_ep, .. }) = &mut ep.live else {
+        return;
+    };
+    let addrs = held.iter().filter_map(|p| s.peers.addr(*p).copied());
+    let addrs: Vec<QpAddr> = addrs.collect();
+    let begins = is_message;
+    qp.hold(match now {
+        Holding::Nobody => None,
+        Holding::Some(_) => Some(HeldMessages {
+            begins,
+            of: Some(&addrs),
+        }),
+        Holding::Everybody => Some(HeldMessages { begins, of: None }),
+    });
+    if let Some(h) = shm_ep {
+        let near = held.iter().any(|p| h.knows_peer(*p));
+        h.rx.hold(near || now == Holding::Everybody);
+    }
+    if now != Holding::Nobody {
+        let who = match held.len() {
+            0 => "all senders".to_string(),
+            n => format!("the {n} senders of most of them"),
+        };
+        crate::info_log!(
+            crate::types::FI_LOG_EP_DATA,
+            "{bytes} bytes of unexpected messages: {who} wait (FI_EFA_UNEXPECTED_SIZE {budget})"
+        );
+    }
+}
