@@ -355,6 +355,8 @@ static int work(int parent)
 	DO(fi_close(&again->fid));
 	/* The address of a closed group is invalid. */
 	CHECK(fi_barrier(ep, gone, NULL) == -FI_EINVAL);
+	/* It would not wait for the counter. */
+	CHECK(fi_barrier2(ep, fi_mc_addr(again), FI_TRIGGER, &in) == -FI_EBADFLAGS);
 	if (odd)
 		DO(fi_close(&odd->fid));
 	/* The parent kills the last rank when all ranks are here, then writes a byte. */

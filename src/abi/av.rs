@@ -10,6 +10,7 @@ use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
 use core::marker::PhantomData;
 use core::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 entry! {
@@ -289,6 +290,15 @@ entry! {
     }
 }
 
+/// The `i`-th node after `first`: an address counts up as a number.
+fn counted_node(first: &str, i: usize) -> String {
+    match first.parse::<IpAddr>() {
+        Ok(IpAddr::V4(a)) => Ipv4Addr::from(u32::from(a).wrapping_add(i as u32)).to_string(),
+        Ok(IpAddr::V6(a)) => Ipv6Addr::from(u128::from(a).wrapping_add(i as u128)).to_string(),
+        Err(_) => counted(first, i),
+    }
+}
+
 /// The `i`-th name after `first`: a trailing number counts up ("node7", "node8", ...).
 fn counted(first: &str, i: usize) -> String {
     let stem = first.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -338,7 +348,7 @@ entry! {
     ) -> c_int = "fi_av_insertsym" {
         insert_all(av, &names.values, &flags, |d, i| {
             let (node, service) = (i / names.services, i % names.services);
-            d.resolve(&counted(&names.node, node), Some(&counted(&names.service, service)))
+            d.resolve(&counted_node(&names.node, node), Some(&counted(&names.service, service)))
         })
     }
 }
@@ -440,7 +450,14 @@ impl<D: Domain> Tables<D> {
 mod tests {
     #[test]
     fn symmetric_names_count_up() {
-        assert_eq!(super::counted("node7", 3), "node10");
+        for (first, i, want) in [
+            ("node7", 3, "node10"),
+            ("127.0.0.254", 3, "127.0.1.1"),
+            ("::9", 1, "::a"),
+            ("fe80::ff", 1, "fe80::100"),
+        ] {
+            assert_eq!(super::counted_node(first, i), want);
+        }
         assert_eq!(super::counted("node", 3), "node");
         assert_eq!(super::counted("5001", 2), "5003");
     }

@@ -167,7 +167,11 @@ fn parse(kind: fi_param_type, text: &str) -> Option<Value> {
     match kind {
         FI_PARAM_STRING => Some(Value::Str(text.to_string())),
         FI_PARAM_INT => i32::try_from(integer(text)?).ok().map(Value::Int),
-        FI_PARAM_SIZE_T => usize::try_from(integer(text)?).ok().map(Value::Size),
+        // -1 stands for no limit, as in fi_tcp(7) of the C library.
+        FI_PARAM_SIZE_T => match integer(text)? {
+            -1 => Some(Value::Size(usize::MAX)),
+            n => usize::try_from(n).ok().map(Value::Size),
+        },
         FI_PARAM_BOOL => match text.trim().to_ascii_lowercase().as_str() {
             "0" | "off" | "false" | "no" => Some(Value::Bool(false)),
             "1" | "on" | "true" | "yes" => Some(Value::Bool(true)),

@@ -11,7 +11,7 @@ use crate::core::sockaddr as addr;
 use crate::core::{alter, check, params, Info, Result};
 use crate::device::stream::{interface_addrs, InterfaceAddr};
 use crate::types::*;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 const EP_CAPS: u64 = FI_MSG | FI_RMA | FI_TAGGED;
 const TX_CAPS: u64 = EP_CAPS | FI_SEND | FI_READ | FI_WRITE;
@@ -163,8 +163,12 @@ fn connected() -> Info {
     i
 }
 
-/// The network of an interface's address, which is the name of its fabric.
+/// The network of an interface's address, which is the name of its fabric. That of loopback is the
+/// C library's.
 fn network(a: &InterfaceAddr) -> String {
+    if a.ip == Ipv4Addr::LOCALHOST {
+        return "127.0.0.1/32".into();
+    }
     let ip: IpAddr = match a.ip {
         IpAddr::V4(v) => {
             let mask = u32::MAX.checked_shl(32 - a.prefix).unwrap_or(0);
@@ -193,7 +197,8 @@ fn interfaces() -> Vec<InterfaceAddr> {
     let only = params::tcp().iface.as_deref();
     let mut all = interface_addrs();
     all.retain(|a| {
-        let wanted = only.is_none_or(|o| a.name == o || a.ip.to_string() == o);
+        let named = |o: &str| a.name == o || a.ip.to_string() == o || a.loopback && o == "loopback";
+        let wanted = only.is_none_or(named);
         if !wanted {
             crate::info_log!(
                 FI_LOG_FABRIC,
@@ -244,7 +249,7 @@ fn route(to: &SocketAddr) -> Option<SocketAddr> {
 /// Addresses that node and service stand for. With FI_NUMERICHOST only numbers are read.
 pub(crate) fn resolve(node: &str, service: Option<&str>, flags: u64) -> Result<Vec<SocketAddr>> {
     let port = match service {
-        None => 0,
+        None | Some("") => 0,
         Some(s) => s.parse::<u16>().map_err(|_| {
             crate::info_log!(FI_LOG_FABRIC, "service {s}: wanted a port, 0 to 65535");
             FI_ENODATA
@@ -276,7 +281,7 @@ struct Places {
 }
 
 /// Whether addresses of this kind have the format that was asked for.
-fn format_fits(format: u32, a: &SocketAddr) -> bool {
+pub(super) fn format_fits(format: u32, a: &SocketAddr) -> bool {
     match format {
         FI_SOCKADDR_IN => a.is_ipv4(),
         FI_SOCKADDR_IN6 => a.is_ipv6(),

@@ -21,7 +21,11 @@ impl Addresses for TcpDomain {
     }
 
     fn resolve(&self, node: &str, service: Option<&str>) -> Result<Vec<u8>> {
-        let list = info::resolve(node, service, 0)?;
+        let mut list = info::resolve(node, service, 0)?;
+        // A numeric address is taken as it is.
+        if node.parse::<std::net::IpAddr>().is_err() {
+            list.retain(|a| info::format_fits(self.addr_format, a));
+        }
         let v4 = list.iter().find(|a| a.is_ipv4());
         let first = v4.or(list.first()).ok_or(FI_EADDRNOTAVAIL)?;
         Ok(addr::to_raw(first))

@@ -24,6 +24,8 @@ pub(crate) struct TcpDomain {
     fabric: Arc<Fabric>,
     /// Capabilities of endpoints, of the info that it was opened with.
     caps: u64,
+    /// Format of the addresses of that info.
+    addr_format: u32,
     state: DomainLock<TcpState>,
     mrs: AtomicU32,
     thread: ProgressThread,
@@ -64,6 +66,7 @@ impl Domain for TcpDomain {
         let d = Arc::new(TcpDomain {
             fabric,
             caps: info.caps,
+            addr_format: info.addr_format,
             state: DomainLock::new(state, single),
             mrs: AtomicU32::new(0),
             thread,

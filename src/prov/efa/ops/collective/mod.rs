@@ -28,8 +28,7 @@ use crate::proto::{Failure, PeerId, Port, RecvArgs, SendArgs, COLLECTIVE_TAG};
 use crate::prov::contract::{Alloc, Call, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::LiveEndpoint;
-use crate::prov::efa::ops::live_port;
-use crate::prov::efa::ops::UserOp;
+use crate::prov::efa::ops::{known, live_port, UserOp, TX_FLAGS};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::completion::CntrKind;
 use crate::transport::Completion;
@@ -237,7 +236,8 @@ fn shape(s: &State, ep: u32, r: &CollReq) -> Result<CollectiveParams> {
 }
 
 /// Starts a collective operation on the buffers that `mem` makes from what is needed of them.
-/// `FI_EOPNOTSUPP` without FI_COLLECTIVE or for an operation the datatype does not have,
+/// `FI_EBADFLAGS` for FI_TRIGGER and unknown flags, `FI_EOPNOTSUPP` without FI_COLLECTIVE or for an
+/// operation the datatype does not have,
 /// `FI_EINVAL` for a group that was not joined, a root that is no member, or buffers that are too
 /// short.
 pub(crate) fn collective(
@@ -247,6 +247,7 @@ pub(crate) fn collective(
     mem: impl FnOnce(Needs) -> Result<(UserMem, UserMem)>,
     alloc: Alloc,
 ) -> Result<()> {
+    known(r.common.flags, TX_FLAGS | FI_COLLECTIVE, "a collective")?;
     let e = s.eps.get(ep).ok_or(FI_EBADF)?;
     let flags = r.common.flags_or(e.tx_flags);
     let report = crate::prov::reports::reports(e.tx, flags);
