@@ -56,6 +56,17 @@ pub(crate) fn arm(d: &impl BlockingQueues, cq: u32) -> Result<Armed> {
     armed
 }
 
+/// As [`arm`], for a counter.
+pub(crate) fn arm_cntr(
+    d: &impl BlockingCounters,
+    cntr: u32,
+    threshold: u64,
+    errors: u64,
+) -> Result<Armed> {
+    d.with_cntr(cntr, |c| c.watched = true)?;
+    d.prepare_cntr(cntr, threshold, errors)
+}
+
 /// See [`CompletionQueues::sread_cq`].
 pub(crate) fn sread(
     d: &impl BlockingQueues,
@@ -117,7 +128,7 @@ pub(crate) fn wait_cntr(
     let until = deadline(timeout_ms);
     let (errors, waits) = d.with_cntr(cntr, |c| (c.errors(), c.wait.set.is_some()))?;
     loop {
-        let (value, now) = d.with_cntr(cntr, Cntr::look)?;
+        let ((value, now), watched) = d.with_cntr(cntr, |c| (c.look(), c.watched))?;
         if value >= threshold {
             return Ok(());
         }
@@ -131,6 +142,11 @@ pub(crate) fn wait_cntr(
         if !waits {
             // Without a wait object there is nothing to sleep on.
             std::thread::yield_now();
+            continue;
+        }
+        if watched {
+            // To arm the object would clear what its watcher has not seen yet.
+            std::thread::sleep(PAUSE);
             continue;
         }
         match d.prepare_cntr(cntr, threshold, errors) {

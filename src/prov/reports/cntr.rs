@@ -17,6 +17,8 @@ pub(crate) struct Cntr {
     /// Counts bytes instead of operations.
     pub bytes: bool,
     pub wait: WaitObject,
+    /// The application waits for the wait object by itself (fi_trywait(3)), or has done so.
+    pub watched: bool,
     /// When a program that reads in a loop yields its processor, and what it read last.
     pub backoff: YieldBackoff,
     last_read: (u64, u64),
@@ -31,6 +33,7 @@ impl Cntr {
             external: None,
             bytes: events == FI_CNTR_EVENTS_BYTES,
             wait: WaitObject::new(wait_obj)?,
+            watched: false,
             backoff: YieldBackoff::default(),
             last_read: (0, 0),
         })

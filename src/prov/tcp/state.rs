@@ -88,6 +88,23 @@ pub(crate) struct MsgInfo {
 pub(crate) type FailReason = (Errno, String);
 
 impl TcpState {
+    /// Wakes callers that are blocked on the queues and counters of an endpoint: how long they may
+    /// sleep has changed.
+    #[cold]
+    pub(crate) fn wake_sleepers(&mut self, ep: u32) {
+        let Some(e) = self.eps.get(ep) else { return };
+        for b in [e.tx, e.rx].into_iter().flatten() {
+            if let Some(q) = self.cqs.get_mut(b.cq) {
+                q.wait.signal_if_armed();
+            }
+        }
+        for (_, c) in e.cntrs.each() {
+            if let Some(c) = self.cntrs.get_mut(c) {
+                c.wait.signal_if_armed();
+            }
+        }
+    }
+
     pub(crate) fn new(poller: Poller, mem: MemTable) -> TcpState {
         TcpState {
             poller,

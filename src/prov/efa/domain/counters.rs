@@ -60,8 +60,8 @@ impl Counters for EfaDomain {
     }
 
     fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<i32> {
-        self.prepare_cntr(id, threshold, errors)
-            .map(|(_, most)| most)
+        let armed = blocking::arm_cntr(self, id, threshold, errors);
+        armed.map(|(_, most)| most)
     }
 
     fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {

@@ -68,6 +68,8 @@ fn connect(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32>
         e.conns.insert(peer, id);
     }
     s.making.push(id);
+    // A caller that sleeps knows of no time-out.
+    s.wake_sleepers(ep);
     if let Err(e) = attempt(s, id) {
         // The call fails; nothing waits for the connection yet.
         log_lost(s, id, e, "connecting to");

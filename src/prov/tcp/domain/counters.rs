@@ -52,7 +52,7 @@ impl Counters for TcpDomain {
     }
 
     fn arm_cntr(&self, id: u32, threshold: u64, errors: u64) -> Result<i32> {
-        let (_, most) = self.prepare_cntr(id, threshold, errors)?;
+        let (_, most) = blocking::arm_cntr(self, id, threshold, errors)?;
         Ok(self.sleep_limit(most))
     }
 
