@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Counters and waiting: an endpoint sends to itself and waits by counter, by a blocking read, by
- * descriptor and by condition variable. Each wait starts before the message can have arrived, so a
- * lost wake-up shows as a time-out.
+ * descriptor and by condition variable. A thread of its own sends, once it has been woken, so that
+ * a wait most often begins before the message arrives; a lost wake-up shows as a time-out.
  */
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <string.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -20,6 +21,35 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static char in[64], out[64] = "to myself";
 
+static struct fid_ep *ep;
+static fi_addr_t self;
+static sem_t go;
+
+static void *sender(void *none)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		while (sem_wait(&go))
+			;
+		DO(0, fi_send(ep, out, sizeof(out), NULL, self, out));
+	}
+	return none;
+}
+
+static void wait_for_entry(struct fid_cq *cq, enum fi_wait_obj wait)
+{
+	struct fi_cq_data_entry e;
+
+	if (wait == FI_WAIT_FD) {
+		struct fid *f = &cq->fid;
+		struct pollfd p = { .events = POLLIN };
+
+		DO(0, fi_control(f, FI_GETWAIT, &p.fd));
+		if (fi_trywait(fabric, &f, 1) == 0)
+			DO(1, poll(&p, 1, 10000));
+	}
+	DO(1, fi_cq_sread(cq, &e, 1, NULL, 10000));
+}
+
 static void round_trip(enum fi_wait_obj wait)
 {
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA, .wait_obj = wait };
@@ -29,10 +59,9 @@ static void round_trip(enum fi_wait_obj wait)
 	struct fid_cq *cq;
 	struct fid_cntr *sent, *received;
 	struct fid_av *av;
-	struct fid_ep *ep;
+	pthread_t thread;
 	char name[32];
 	size_t len = sizeof(name);
-	fi_addr_t self;
 
 	DO(0, fi_cq_open(domain, &ca, &cq, NULL));
 	DO(0, fi_cntr_open(domain, &na, &sent, NULL));
@@ -49,25 +78,22 @@ static void round_trip(enum fi_wait_obj wait)
 	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
 	DO(-FI_ETIMEDOUT, fi_cntr_wait(received, 1, 1));
 	DO(-FI_EAGAIN, fi_cq_sread(cq, &e, 1, NULL, 1));
+	DO(0, pthread_create(&thread, NULL, sender, NULL));
 	for (int i = 1; i <= ROUNDS; i++) {
 		memset(in, 0, sizeof(in));
 		DO(0, fi_recv(ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, in));
-		DO(0, fi_send(ep, out, sizeof(out), NULL, self, out));
+		sem_post(&go);
+		/* Whichever comes first has to wait. */
+		if (i % 2)
+			wait_for_entry(cq, wait);
 		DO(0, fi_cntr_wait(received, (uint64_t) i, 10000));
 		DO(0, strcmp(in, out));
 		DO(0, fi_cntr_wait(sent, (uint64_t) i, 10000));
-		for (int got = 0; got < 2; got++) {
-			if (wait == FI_WAIT_FD) {
-				struct fid *f = &cq->fid;
-				struct pollfd p = { .events = POLLIN };
-
-				DO(0, fi_control(f, FI_GETWAIT, &p.fd));
-				if (fi_trywait(fabric, &f, 1) == 0)
-					DO(1, poll(&p, 1, 10000));
-			}
-			DO(1, fi_cq_sread(cq, &e, 1, NULL, 10000));
-		}
+		if (i % 2 == 0)
+			wait_for_entry(cq, wait);
+		wait_for_entry(cq, wait);
 	}
+	DO(0, pthread_join(thread, NULL));
 	DO(ROUNDS, fi_cntr_read(sent));
 	DO(ROUNDS, fi_cntr_read(received));
 	if (wait == FI_WAIT_MUTEX_COND) {
@@ -101,6 +127,7 @@ int main(void)
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	DO(0, fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
 	fi_freeinfo(hints);
+	DO(0, sem_init(&go, 0, 0));
 	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
 	DO(0, fi_domain(fabric, info, &domain, NULL));
 	round_trip(FI_WAIT_UNSPEC);

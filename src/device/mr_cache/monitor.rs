@@ -223,8 +223,8 @@ impl Monitor {
         self.notices_read.load(Acquire)
     }
 
-    /// Watches the pages of these bytes; `false` when that is not possible, as for files, or memory
-    /// that another userfaultfd watches.
+    /// Watches the pages of these bytes; `false` when that is not possible, as for files on disk,
+    /// or memory that another userfaultfd watches.
     pub(crate) fn watch(&self, from: usize, to: usize) -> bool {
         let Some(pages) = pages(from, to, self.page) else {
             return false;
