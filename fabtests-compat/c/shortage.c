@@ -31,7 +31,7 @@ static enum shortage what;
 static long value;
 /* Every 100th malloc fails from now on. */
 static volatile bool starving;
-static volatile unsigned long calls;
+static volatile unsigned long calls, failed;
 
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t m);
@@ -43,6 +43,7 @@ static bool fails(void)
 	if (!starving || __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) % 100)
 		return false;
 	errno = ENOMEM;
+	failed++;
 	return true;
 }
 
@@ -252,6 +253,8 @@ static int talk(int fd, bool leads, bool early, bool late)
 		verify(buf + 3 * SIZE, i, "a write is not there");
 	}
 	starving = false;
+	if (early && what == MEMORY && !failed)
+		bad("no call of malloc failed", (long) calls);
 	/* The other side may still need progress here. */
 	if (write(fd, "x", 1) == 1) {
 		double until = now_s() + 2 * TIMEOUT_S;
