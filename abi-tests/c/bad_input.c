@@ -213,6 +213,8 @@ static void fabrics(void)
 	ea.flags = 0;
 	ea.wait_obj = (enum fi_wait_obj) 88;
 	EXPECT(-FI_ENOSYS, fi_eq_open(fabric, &ea, &eq, NULL));
+	ea.wait_obj = FI_WAIT_SET;
+	EXPECT(-FI_EINVAL, fi_eq_open(fabric, &ea, &eq, NULL));
 	ea.wait_obj = FI_WAIT_NONE;
 	EXPECT(0, fi_eq_open(fabric, &ea, &eq, NULL));
 	EXPECT(-FI_EINVAL, fi_eq_write(eq, FI_NOTIFY, &e, sizeof(e), 0));

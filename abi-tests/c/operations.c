@@ -496,6 +496,24 @@ static void wait_set(void)
 	DO(0, fi_wait(set, 10000));
 	DO(-FI_ETIMEDOUT, fi_wait(set, 1));
 	DO(0, fi_close(&counter->fid));
+
+	/* An event queue is ready as long as it has events. */
+	struct fi_eq_attr ea = { .flags = FI_WRITE, .wait_obj = FI_WAIT_SET, .wait_set = set };
+	struct fi_eq_entry event = { 0 };
+	struct fid *watched = &set->fid;
+	struct fid_eq *eq;
+	uint32_t what;
+
+	DO(0, fi_eq_open(fabric, &ea, &eq, NULL));
+	DO(-FI_ETIMEDOUT, fi_wait(set, 1));
+	DO(0, fi_trywait(fabric, &watched, 1));
+	DO((int) sizeof(event), fi_eq_write(eq, FI_NOTIFY, &event, sizeof(event), 0));
+	DO(0, fi_wait(set, 10000));
+	DO(-FI_EAGAIN, fi_trywait(fabric, &watched, 1));
+	DO((int) sizeof(event), fi_eq_read(eq, &what, &event, sizeof(event), 0));
+	DO(-FI_ETIMEDOUT, fi_wait(set, 1));
+	DO(-FI_EBUSY, fi_close(&set->fid));
+	DO(0, fi_close(&eq->fid));
 	DO(0, fi_close(&set->fid));
 }
 

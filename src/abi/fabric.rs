@@ -3,7 +3,9 @@
 use super::entry::{entry, ControlArg, FromC, OutParam, TextOut};
 use super::handles::{AnyObject, Handles};
 use super::object::*;
+use super::sets::Member;
 use super::waiting::chosen;
+use super::waiting::wait_member;
 use crate::core::info::FabricAttr;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
@@ -21,6 +23,8 @@ pub(crate) struct EqBody {
     fabric: Arc<Fabric>,
     /// More about the error that was read last, for callers that bring no room for it.
     err_data: Mutex<Vec<u8>>,
+    /// Takes it out of its wait set.
+    leave_set: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Opens a fabric of a provider, and returns its handle.
@@ -97,7 +101,7 @@ entry! {
 }
 
 entry! {
-    fn eq_open(
+    fn eq_open<D: Domain>(
         fabric: *mut fid_fabric as &FabricBody,
         attr: *mut fi_eq_attr as Option<&fi_eq_attr>,
         out: *mut *mut fid_eq as OutParam<*mut fid_eq>,
@@ -111,14 +115,24 @@ entry! {
         wait_obj(
             "fi_eq_open",
             wait,
-            &[FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD],
+            &[FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_SET, FI_WAIT_FD, FI_WAIT_YIELD],
         )?;
+        let set = wait_member::<D>(wait, attr.map_or(core::ptr::null_mut(), |a| a.wait_set))?;
         let eq = Arc::new(Eq::new(flags, wait)?);
+        let leave_set = match set {
+            None => None,
+            Some(set) => {
+                let fd = eq.fd()?;
+                set.add(fd, Member::Eq(Arc::downgrade(&eq)));
+                Some(Box::new(move || set.remove(fd)) as Box<dyn Fn() + Send + Sync>)
+            }
+        };
         fabric.hold();
         let b = EqBody {
             eq,
             fabric: Arc::clone(fabric),
             err_data: Mutex::default(),
+            leave_set,
         };
         let f = fid_eq {
             fid: new_fid(FI_CLASS_EQ, context, &EQ_FI_OPS),
@@ -181,7 +195,7 @@ impl<D: Domain> Tables<D> {
         size: size_of::<fi_ops_fabric>(),
         domain: Some(domain::<D>),
         passive_ep: Some(super::cm::passive_ep::<D>),
-        eq_open: Some(eq_open),
+        eq_open: Some(eq_open::<D>),
         wait_open: Some(super::sets::wait_open::<D>),
         trywait: Some(trywait::<D>),
         domain2: Some(domain2::<D>),
@@ -198,6 +212,9 @@ close! {
                 "fi_close: this event queue is still bound to a domain or endpoint"
             );
             return Err(FI_EBUSY);
+        }
+        if let Some(leave) = &b.leave_set {
+            leave();
         }
         b.fabric.release();
         Ok(())

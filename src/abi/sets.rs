@@ -1,7 +1,7 @@
-//! Poll sets and wait sets (fi_poll(3)): completion queues and counters watched together.
+//! Poll sets and wait sets (fi_poll(3)): queues and counters watched together.
 //!
 //! A poll set remembers the handles that were added and looks at each when asked. A wait set
-//! watches the wait objects of queues and counters opened with FI_WAIT_SET.
+//! watches the wait objects of queues, event queues and counters opened with FI_WAIT_SET.
 
 use super::entry::{entry, ControlArg, FromC, OutParam, OutParams};
 use super::handles::AnyObject;
@@ -11,7 +11,7 @@ use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Body of a `fid_poll`.
 pub(crate) struct PollBody<D: Domain> {
@@ -36,6 +36,7 @@ impl<D: Domain> PollMember<D> {
     fn has_news(&mut self) -> Result<bool> {
         match &self.what {
             Member::Cq(d, id) => d.cq_has_any(*id),
+            Member::Eq(q) => Ok(q.upgrade().is_some_and(|q| !q.is_empty())),
             Member::Cntr(d, id) => {
                 let (value, errors) = d.read_cntr(*id)?;
                 let now = value.wrapping_add(errors);
@@ -182,6 +183,7 @@ impl<D: Domain> Tables<D> {
 pub(crate) enum Member<D: Domain> {
     Cq(Arc<D>, u32),
     Cntr(Arc<D>, u32),
+    Eq(Weak<Eq>),
 }
 
 impl<D: Domain> Clone for Member<D> {
@@ -189,6 +191,7 @@ impl<D: Domain> Clone for Member<D> {
         match self {
             Member::Cq(d, id) => Member::Cq(Arc::clone(d), *id),
             Member::Cntr(d, id) => Member::Cntr(Arc::clone(d), *id),
+            Member::Eq(q) => Member::Eq(Weak::clone(q)),
         }
     }
 }
@@ -199,7 +202,7 @@ pub(crate) struct WaitBody<D: Domain> {
     members: Mutex<Vec<WaitMember<D>>>,
 }
 
-/// A queue or counter of a wait set.
+/// What a wait set watches.
 struct WaitMember<D: Domain> {
     /// Of its wait object.
     fd: i32,
@@ -258,6 +261,10 @@ impl<D: Domain> WaitBody<D> {
                     Member::Cq(d, id) => d.arm_cq(id)?,
                     // It may have changed since it was read.
                     Member::Cntr(d, id) => d.arm_cntr(id, m.seen.0.saturating_add(1), m.seen.1)?,
+                    Member::Eq(q) => match q.upgrade() {
+                        Some(q) if !q.is_empty() => return Err(FI_EAGAIN),
+                        _ => -1,
+                    },
                 },
             );
         }
