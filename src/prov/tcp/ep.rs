@@ -231,6 +231,8 @@ impl TcpEp {
             FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE | FI_OPT_INJECT_RMA_SIZE => {
                 Ok(OptionValue::Size(self.inject))
             }
+            // Every endpoint of ours can be called.
+            FI_OPT_FIREWALL_ADDR => Ok(OptionValue::Int(0)),
             _ => Err(FI_ENOPROTOOPT),
         }
     }
