@@ -68,6 +68,26 @@ pub struct PeerRecord<'a> {
     pub record: &'a Record<'a>,
 }
 
+/// Rings whose messages are paused.
+#[derive(Default)]
+pub enum HeldRings {
+    #[default]
+    None,
+    All,
+    /// Those of these peers.
+    Of(Vec<QpAddr>),
+}
+
+impl HeldRings {
+    fn includes(&self, peer: &QpAddr) -> bool {
+        match self {
+            HeldRings::None => false,
+            HeldRings::All => true,
+            HeldRings::Of(peers) => peers.contains(peer),
+        }
+    }
+}
+
 /// The receiving side of an endpoint: the rings of peers.
 pub struct RxRings {
     shared: Arc<EventQueue>,
@@ -75,7 +95,7 @@ pub struct RxRings {
     /// Rings that a poll reads, and rings that wait for a wake-up.
     active: Vec<RxRing>,
     parked: Vec<RxRing>,
-    held: bool,
+    held: HeldRings,
     /// The ring that a poll begins with.
     turn: usize,
     /// A thread may wait on the descriptor, and the active rings ask for a wake-up. Stays set until
@@ -97,7 +117,7 @@ impl RxRings {
             thread,
             active: Vec::new(),
             parked: Vec::new(),
-            held: false,
+            held: HeldRings::None,
             turn: 0,
             armed: false,
             gone_peers: Vec::new(),
@@ -389,7 +409,7 @@ impl RxRings {
         for n in self.shared.take() {
             match n {
                 RingEvent::Ring(conn, from, ring) => {
-                    ring.hold(self.held);
+                    ring.hold(self.held.includes(&from));
                     self.active.push(RxRing {
                         ring,
                         peer: None,
@@ -426,11 +446,12 @@ impl RxRings {
         true
     }
 
-    /// Pauses messages in all rings, or lets them continue; wakes writers that wait for that.
-    pub fn hold(&mut self, on: bool) {
-        self.held = on;
+    /// Pauses messages in these rings, and lets those of others continue; wakes writers that wait
+    /// for that.
+    pub fn hold(&mut self, held: HeldRings) {
+        self.held = held;
         for i in self.active.iter().chain(&self.parked) {
-            if i.ring.hold(on) {
+            if i.ring.hold(self.held.includes(&i.from)) {
                 self.thread.wake(i.conn);
             }
         }

@@ -30,8 +30,9 @@ param_table! {
         "For tests: loss=P,dup=P,reorder=P,delay=US,seed=N makes the software adapter lose, \
          double and reorder datagrams, in percent.";
     unexpected_size: size = 64 << 20,
-        "Bytes of unexpected messages an endpoint keeps before their senders are told to wait; up \
-         to four times as much while receives are posted.";
+        "Bytes of unexpected messages an endpoint keeps before their senders are told to wait; while \
+         receives are posted, four times as much before those wait that sent most, 16 times \
+         before all do.";
     iface: text = None, "Comma list of adapters to use, or all. Default all.";
     tx_queue_size: int = 0,
         "Depth of the adapter's send queue, at least 2048 here; 0 asks the adapter.";
@@ -187,6 +188,13 @@ pub(crate) const NO_EFFECT: &[Def] = &[
                it.",
     },
 ];
+
+impl EfaParams {
+    /// Milliseconds after which a silent peer is given up (FI_EFA_SOFT_TIMEOUT_MS), 50 to an hour.
+    pub fn peer_timeout_ms(&self) -> u64 {
+        self.soft_timeout_ms.clamp(50, 3_600_000) as u64
+    }
+}
 
 /// The values, read when this is called for the first time; fi_getparams(3) lists the parameters
 /// from then on.

@@ -247,7 +247,7 @@ impl SoftDevice {
             // A quarter more than `sq_depth`: one peer may fill `sq_depth`, and others still have
             // room.
             depth: attr.sq_depth + attr.sq_depth / 4,
-            timeout: params::efa().soft_timeout_ms.clamp(50, 3_600_000) as u64 * 1_000_000,
+            timeout: params::efa().peer_timeout_ms() * 1_000_000,
             gso: !ip.is_loopback(),
             fault: params::efa().soft_fault.clone(),
             keys: keys::load(ip)?,

@@ -3,27 +3,31 @@
 //! Unexpected messages take memory. Beyond the budget senders have to wait, unless posted receives
 //! may match what they send. Beyond [`MUCH`] times the budget the peers wait whose messages take
 //! most of it, so that one of them does not hold up the others; beyond [`TOO_MUCH`] times, and
-//! where the process is short of memory, all of them. Reception resumes when half of that is free.
+//! where the process is short of memory, all of them.
 
 use crate::core::memory;
 use crate::device::{Device, HeldMessages, QpAddr, QueuePair};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::LiveEndpoint;
+use crate::shm::HeldRings;
 use crate::wire::pkt;
+use std::time::{Duration, Instant};
 
 /// See the module text.
 const MUCH: usize = 4;
 const TOO_MUCH: usize = 16;
 /// A peer that waits has this part of the budget at least, and as much as the average peer.
 const PART: usize = 16;
+/// Who has to wait is found out again after this time.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Which peers have to wait before they send another message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Holding {
     #[default]
     Nobody,
-    /// Those with many unexpected messages, when there were so many bytes of all.
-    Some(usize),
+    /// Those that had most of the unexpected messages at this time.
+    Some(Instant),
     Everybody,
 }
 
@@ -54,10 +58,11 @@ pub(super) fn watch(s: &mut State, id: u32) {
     let now = match before {
         _ if all => Holding::Everybody,
         _ if !can => Holding::Nobody,
-        // Looks again when that much has come or gone.
-        Holding::Some(at) if bytes > times(MUCH) / 2 && bytes.abs_diff(at) < budget / 4 => before,
-        Holding::Some(_) if bytes > times(MUCH) / 2 => Holding::Some(bytes),
-        _ if bytes > times(MUCH) => Holding::Some(bytes),
+        Holding::Some(at) if bytes > times(MUCH) / 8 * 7 => match at.elapsed() < AGAIN {
+            true => before,
+            false => Holding::Some(Instant::now()),
+        },
+        _ if bytes > times(MUCH) => Holding::Some(Instant::now()),
         _ => Holding::Nobody,
     };
     if now != before {
@@ -75,6 +80,8 @@ fn hold(s: &mut State, id: u32, now: Holding) {
         Holding::Some(_) => q.heaviest(id, budget / PART),
         Holding::Nobody | Holding::Everybody => Vec::new(),
     };
+    // Those who wait are chosen again and again.
+    let first = !matches!((ep.holding, now), (Holding::Some(_), Holding::Some(_)));
     ep.holding = now;
     let Some(LiveEndpoint { qp, shm_ep, .. }) = &mut ep.live else {
         return;
@@ -90,18 +97,22 @@ fn hold(s: &mut State, id: u32, now: Holding) {
         }),
         Holding::Everybody => Some(HeldMessages { begins, of: None }),
     });
+    let who = match now {
+        Holding::Nobody => None,
+        Holding::Some(_) => Some(format!("the {} senders of most of them wait", addrs.len())),
+        Holding::Everybody => Some("all senders wait".to_string()),
+    };
     if let Some(h) = shm_ep {
-        let near = held.iter().any(|p| h.knows_peer(*p));
-        h.rx.hold(near || now == Holding::Everybody);
+        h.rx.hold(match now {
+            Holding::Nobody => HeldRings::None,
+            Holding::Some(_) => HeldRings::Of(addrs),
+            Holding::Everybody => HeldRings::All,
+        });
     }
-    if now != Holding::Nobody {
-        let who = match held.len() {
-            0 => "all senders".to_string(),
-            n => format!("the {n} senders of most of them"),
-        };
+    if let Some(who) = who.filter(|_| first) {
         crate::info_log!(
             crate::types::FI_LOG_EP_DATA,
-            "{bytes} bytes of unexpected messages: {who} wait (FI_EFA_UNEXPECTED_SIZE {budget})"
+            "{bytes} bytes of unexpected messages: {who} (FI_EFA_UNEXPECTED_SIZE {budget})"
         );
     }
 }

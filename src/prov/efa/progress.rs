@@ -200,6 +200,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         collective::progress(s, id);
     }
     if !down.is_empty() {
+        s.table.iter().for_each(|t| t.drop_done());
         crate::prov::efa::peers::reclaim(s);
     }
     if bytes > s.budget || holding || memory::short() {

@@ -66,6 +66,9 @@ pub(crate) const EXECUTE_KEY: usize = COPY_KEY + 8;
 pub(crate) const DEVICE_KEYS: usize = 2048;
 pub(crate) const DEVICE_KEYS_COUNT: usize = 8;
 
+/// Most rings that are kept although their readers are gone.
+const LEFT_MAX: usize = 256;
+
 /// Whether the writer of a ring has copies under way from or to device memory of ours.
 pub(crate) fn names_device_regions(ring: &RingSegment) -> bool {
     let mut words = device_keys().into_iter().map(|at| ring.word(at));
@@ -190,10 +193,22 @@ impl MrTable {
     pub fn add_user(&self, ring: &Arc<RingSegment>, ended: &Arc<AtomicBool>) {
         let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
         v.retain(|u| !u.is_done());
+        // The marks are the peer's: one that never takes them back does not use up our memory.
+        let left = v.iter().filter(|u| u.ring.reader_gone()).count();
+        if left > LEFT_MAX {
+            let oldest = v.iter().position(|u| u.ring.reader_gone());
+            oldest.map(|at| v.remove(at));
+        }
         v.push(MrUser {
             ring: Arc::clone(ring),
             ended: Arc::clone(ended),
         });
+    }
+
+    /// Lets go of the rings of peers that use no region any more.
+    pub fn drop_done(&self) {
+        let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
+        v.retain(|u| !u.is_done());
     }
 
     /// Our own memory that a peer names, valid until its region is withdrawn. `None` for memory

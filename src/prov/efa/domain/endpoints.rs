@@ -40,6 +40,8 @@ impl Endpoints for EfaDomain {
         }
         // Outside the lock: this waits until the last packets are sent.
         drop(closed.live.take());
+        let table = self.lock().table.clone();
+        table.iter().for_each(|t| t.drop_done());
         if !closed.cut_off.is_empty() {
             endpoint::cancel_shared(&mut self.lock(), &closed);
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Waits, holding no lock, until no process on this host uses a region that is withdrawn. A peer
 /// may wait for us as well: `poll` is called meanwhile, which ends what this process has under way.
 fn wait_unused(table: &MrTable, key: u64, poll: impl Fn()) -> Result<()> {
-    let most = crate::core::params::efa().soft_timeout_ms as u64;
+    let most = crate::core::params::efa().peer_timeout_ms();
     let began = Instant::now();
     let mut looks = 0;
     loop {

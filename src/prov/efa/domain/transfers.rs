@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const ROUTE_WAIT: Duration = Duration::from_millis(10);
 /// How long fi_close of an endpoint waits for its deferred operations to start.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// Between two looks at them.
+const CLOSE_PAUSE: Duration = Duration::from_micros(100);
 
 impl EfaDomain {
     /// The result of an operation. One that is kept because its peer has been called succeeds, once
@@ -48,14 +50,16 @@ impl EfaDomain {
     /// application has injected is still sent. At most [`CLOSE_WAIT`].
     pub(super) fn send_deferred(&self, ep: u32) {
         let until = Instant::now() + CLOSE_WAIT;
-        let deferred = || {
+        // What is behind a fence may never start.
+        let starts = || {
             let s = self.lock();
             let e = s.eps.get(ep).filter(|e| e.aliases == 0);
-            e.is_some_and(|e| !e.fenced.is_empty())
+            e.and_then(|e| e.fenced.front())
+                .is_some_and(|w| !w.is_fenced())
         };
-        while deferred() && Instant::now() < until {
+        while starts() && Instant::now() < until {
             self.wait_for_answer(ep);
-            std::thread::yield_now();
+            std::thread::sleep(CLOSE_PAUSE);
         }
     }
 

@@ -65,6 +65,11 @@ impl DeferredWork {
         }
     }
 
+    /// Whether it waits for earlier operations (FI_FENCE).
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fence().is_some()
+    }
+
     /// The address whose earlier operations the fence waits for; `None` without FI_FENCE.
     fn fence(&self) -> Option<fi_addr_t> {
         let fenced = self.op.common.flags.unwrap_or(0) & FI_FENCE != 0;
