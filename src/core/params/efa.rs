@@ -30,9 +30,9 @@ param_table! {
         "For tests: loss=P,dup=P,reorder=P,delay=US,seed=N makes the software adapter lose, \
          double and reorder datagrams, in percent.";
     unexpected_size: size = 64 << 20,
-        "Bytes of unexpected messages an endpoint keeps before their senders are told to wait; while \
-         receives are posted, four times as much before those wait that sent most, 16 times \
-         before all do.";
+        "Bytes of unexpected messages an endpoint keeps before their senders are told to wait; \
+         while receives are posted, four times as much before those wait that sent most, 16 \
+         times before all do.";
     iface: text = None, "Comma list of adapters to use, or all. Default all.";
     tx_queue_size: int = 0,
         "Depth of the adapter's send queue, at least 2048 here; 0 asks the adapter.";
