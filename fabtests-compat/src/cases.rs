@@ -69,8 +69,7 @@ impl Case {
 
     /// With the processes on these two hosts.
     pub fn between(mut self, hosts: &Arc<Hosts>) -> Case {
-        let env = Hosts::env().map(|(k, v)| (k.to_string(), v.to_string()));
-        self.env.extend(env);
+        self.env.extend(hosts.env());
         self.hosts = Some(hosts.clone());
         self
     }
@@ -156,18 +155,25 @@ const CONTAINER: [&str; 7] = [
     "--mount-proc",
 ];
 
-/// Cases of two hosts, by the software adapter and by tcp, where ip(8) can make them; the last link
-/// loses one packet of a hundred, where nft(8) can have it do so.
+/// Cases of two hosts, by the software adapter and by tcp, where ip(8) can make them. One link
+/// loses one packet of a hundred, and one lets only what is sealed pass, where nft(8) can have them
+/// do so.
 fn two_hosts() -> Vec<Case> {
     let mut v = Vec::new();
-    for (mtu, loss, times) in [(1500, 0, 50), (9000, 0, 50), (1500, 10, 10)] {
-        let hosts = match Hosts::new(Link { mtu, loss }) {
+    for (mtu, loss, sealed, times) in [
+        (1500, 0, false, 50),
+        (9000, 0, false, 50),
+        (1500, 10, false, 10),
+        (1500, 0, true, 10),
+    ] {
+        let how = match sealed {
+            true => "sealed".to_string(),
+            false => format!("loss {loss}"),
+        };
+        let hosts = match Hosts::new(Link { mtu, loss, sealed }) {
             Ok(h) => Arc::new(h),
             Err(why) => {
-                eprintln!(
-                    "no two hosts here with MTU {mtu} and {loss} of 1000 packets lost ({why}): \
-                     left out"
-                );
+                eprintln!("no two hosts here with MTU {mtu}, {how} ({why}): left out");
                 continue;
             }
         };
@@ -175,7 +181,11 @@ fn two_hosts() -> Vec<Case> {
             let args = format!("{args} -v -S 8,4096,65536,1048576 -I {times} -W 8");
             let mut efa = Case::pair(program, &args).between(&hosts);
             efa.name
-                .push_str(&format!(" (two hosts, MTU {mtu}, loss {loss})"));
+                .push_str(&format!(" (two hosts, MTU {mtu}, {how})"));
+            if sealed {
+                v.push(efa);
+                continue;
+            }
             let mut tcp = efa.clone();
             tcp.name.push_str(" (tcp)");
             tcp.provider = Some("tcp");

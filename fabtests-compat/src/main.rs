@@ -358,7 +358,11 @@ fn main() -> ExitCode {
                 provider: peer_provider,
                 ..at.clone()
             });
-            let link = hosts.map(|mtu| Link { mtu, loss });
+            let link = hosts.map(|mtu| Link {
+                mtu,
+                loss,
+                sealed: false,
+            });
             let result = link.map(Hosts::new).transpose().and_then(|hosts| {
                 let hosts = hosts.map(Arc::new);
                 bench(&at, other.as_ref(), runs, &filter, hosts.as_ref())

@@ -60,8 +60,9 @@ param_table! {
         "Huge pages for packets of a real adapter, where the system has some free. Default: on, \
          unless FI_EFA_FORK_SAFE is on and the kernel does not copy pinned pages at fork(2); \
          both together are refused there.";
-    use_device_rdma: flag = true,
-        "Use the adapter's RDMA; else reads and writes are emulated with messages.";
+    use_device_rdma: choice = None,
+        "Use the adapter's RDMA; else reads and writes are emulated with messages. Default: on; a \
+         value that is set wins over FI_OPT_EFA_USE_DEVICE_RDMA.";
     use_data_path_direct: flag = true,
         "Drive the adapter's queues in place, without calls of rdma-core, where it gives them out \
          (version 59 and later).";
@@ -190,6 +191,11 @@ pub(crate) const NO_EFFECT: &[Def] = &[
 ];
 
 impl EfaParams {
+    /// Whether reads and writes may be the adapter's (FI_EFA_USE_DEVICE_RDMA).
+    pub fn uses_device_rdma(&self) -> bool {
+        self.use_device_rdma.unwrap_or(true)
+    }
+
     /// Milliseconds after which a silent peer is given up (FI_EFA_SOFT_TIMEOUT_MS), 50 to an hour.
     pub fn peer_timeout_ms(&self) -> u64 {
         self.soft_timeout_ms.clamp(50, 3_600_000) as u64

@@ -253,7 +253,7 @@ fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
     }
     let direct = kind == Kind::Direct && d.identity.is_some();
     let old = q.api < version(1, 18);
-    let reads = d.caps.rdma_read && params::efa().use_device_rdma && d.identity.is_some();
+    let reads = d.caps.rdma_read && params::efa().uses_device_rdma() && d.identity.is_some();
     if (direct || old) && !hmem::peer_to_peer() || old && !reads {
         crate::info_log!(
             FI_LOG_FABRIC,

@@ -282,7 +282,12 @@ fn set_p2p(o: &mut Options, n: i32) -> std::result::Result<(), Refusal> {
 }
 
 fn set_device_rdma(o: &mut Options, on: bool) -> std::result::Result<(), Refusal> {
+    let user = crate::core::params::efa().use_device_rdma;
     match (on, o.no_protocol) {
+        _ if user.is_some_and(|user| user != on) => refuse(
+            "what FI_EFA_USE_DEVICE_RDMA says, which the user has set",
+            FI_EINVAL,
+        ),
         (true, false) if !o.rdma_read => {
             refuse("false: the adapter reads no remote memory", FI_EOPNOTSUPP)
         }
@@ -372,7 +377,7 @@ pub(crate) fn option_kind(number: i32) -> Option<(&'static str, OptionValue)> {
 impl Ep {
     /// Whether reads and writes are, or will be, the adapter's.
     fn uses_rdma(&self) -> bool {
-        self.opts.device_rdma && crate::core::params::efa().use_device_rdma
+        self.opts.device_rdma && crate::core::params::efa().uses_device_rdma()
     }
 
     /// Value of an option; `FI_ENOPROTOOPT` for an unknown one.
