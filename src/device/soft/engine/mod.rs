@@ -567,6 +567,15 @@ impl Engine {
         self.peers.len()
     }
 
+    /// Entries of peers and their operations in all tables.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        let lists = self.active.len() + self.ack_pending.len() + self.acked.len();
+        let maps = self.by_addr.len() + self.by_socket.len() + self.by_token.len();
+        let operations = self.ops.len() + self.reads.len() + self.backlog.len();
+        self.peers.len() + self.incomplete + lists + maps + operations
+    }
+
     /// Numbers of remembered senders of sealed datagrams: with a session, and after its end.
     #[cfg(test)]
     pub(crate) fn sealed_senders(&self) -> (usize, usize) {
