@@ -191,8 +191,7 @@ impl MrTable {
     /// Registers a peer that may use our memory, by its ring; `ended` is set when its process has
     /// ended.
     pub fn add_user(&self, ring: &Arc<RingSegment>, ended: &Arc<AtomicBool>) {
-        let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
-        v.retain(|u| !u.is_done());
+        let mut v = self.users();
         // The marks are the peer's: one that never takes them back does not use up our memory.
         let left = v.iter().filter(|u| u.ring.reader_gone()).count();
         if left > LEFT_MAX {
@@ -207,8 +206,14 @@ impl MrTable {
 
     /// Lets go of the rings of peers that use no region any more.
     pub fn drop_done(&self) {
+        drop(self.users());
+    }
+
+    /// The peers that may use our memory, without those that no longer do.
+    fn users(&self) -> MutexGuard<'_, Vec<MrUser>> {
         let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
         v.retain(|u| !u.is_done());
+        v
     }
 
     /// Our own memory that a peer names, valid until its region is withdrawn. `None` for memory
@@ -238,9 +243,7 @@ impl MrTable {
     /// Whether a live peer names a region in one of these words of its ring.
     fn marked(&self, key: u64, words: impl IntoIterator<Item = usize> + Copy) -> bool {
         let mark = KeyHash::of(key).0 | USED;
-        let mut v = self.users.lock().unwrap_or_else(|e| e.into_inner());
-        v.retain(|u| !u.is_done());
-        v.iter().any(|u| {
+        self.users().iter().any(|u| {
             let mut words = words.into_iter();
             words.any(|at| u.ring.word(at).load(Acquire) == mark)
         })

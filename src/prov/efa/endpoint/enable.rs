@@ -83,7 +83,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
         .flatten();
     let fd = shm_ep.as_ref().map_or(qp.wait_fd(), ShmEndpoint::fd);
     let caps = s.dev.attr().caps;
-    let wanted = ep.opts.device_rdma && crate::core::params::efa().uses_device_rdma();
+    let wanted = ep.uses_rdma();
     (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
     ep.homogeneous = caps.homogeneous;
     let features = [

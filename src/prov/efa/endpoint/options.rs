@@ -376,7 +376,7 @@ pub(crate) fn option_kind(number: i32) -> Option<(&'static str, OptionValue)> {
 
 impl Ep {
     /// Whether reads and writes are, or will be, the adapter's.
-    fn uses_rdma(&self) -> bool {
+    pub(super) fn uses_rdma(&self) -> bool {
         self.opts.device_rdma && crate::core::params::efa().uses_device_rdma()
     }
 

@@ -39,7 +39,7 @@ pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
 /// Completion levels that wait until the message is in the receiver's memory: one that was matched
 /// is.
 pub(crate) const DELIVERED: u64 = FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
-/// Flags of a receive; the last three lines have no meaning there, and are ignored as in C.
+/// Flags of a receive; the last four lines have no meaning there, and are ignored as in C.
 pub(crate) const RX_FLAGS: u64 = FI_COMPLETION
     | FI_MORE
     | FI_MULTI_RECV
