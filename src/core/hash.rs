@@ -86,10 +86,14 @@ impl Hasher for WordHasher {
 mod tests {
     use super::*;
 
-    /// Keys in patterns, of which one word varies in low or in high bits only.
+    /// Keys in patterns, of which one word varies in low or in high bits only. With a fixed secret:
+    /// for each pattern there are a few with which it spreads less well.
     #[test]
     fn keys_in_patterns_spread() {
-        let by = ByWords::default();
+        let by = ByWords {
+            start: 0x243f_6a88_85a3_08d3,
+            factor: 0x9e37_79b9_7f4a_7c15,
+        };
         for shift in 0..=48 {
             for other in [0, 7, u64::MAX] {
                 let mut places = [0u32; 1 << 12];
