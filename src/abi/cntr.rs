@@ -44,7 +44,7 @@ entry! {
         wait_obj("fi_cntr_open", wait, &WAITS)?;
         let set = wait_member(wait, attr.map_or(null_mut(), |a| a.wait_set))?;
         let c = domain.open_cntr(events, wait)?;
-        let watched = watch(set, &c, Member::Cntr(Arc::clone(domain), c.id));
+        let watched = watch(set, c.fd(), Member::Cntr(Arc::clone(domain), c.id));
         let b = CntrBody {
             domain: Arc::clone(domain),
             id: c.id,

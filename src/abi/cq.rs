@@ -91,7 +91,7 @@ entry! {
         let q = domain.open_cq(attr.size, attr.wait_obj)?;
         attr.size = q.size;
         attr.format = format;
-        let watched = watch(set, &q, Member::Cq(Arc::clone(domain), q.id));
+        let watched = watch(set, q.fd(), Member::Cq(Arc::clone(domain), q.id));
         let mut b = CqBody::new(domain, q, format);
         b.wait_obj = attr.wait_obj;
         b.threshold = attr.wait_cond == FI_CQ_COND_THRESHOLD;

@@ -4,8 +4,7 @@ use super::entry::{entry, ControlArg, FromC, OutParam, TextOut};
 use super::handles::{AnyObject, Handles};
 use super::object::*;
 use super::sets::Member;
-use super::waiting::chosen;
-use super::waiting::wait_member;
+use super::waiting::{chosen, wait_member, watch};
 use crate::core::info::FabricAttr;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
@@ -17,6 +16,8 @@ use std::sync::{Arc, Mutex};
 /// Body of a `fid_fabric`.
 pub(crate) type FabricBody = Arc<Fabric>;
 
+type LeaveSet = Box<dyn Fn() + Send + Sync>;
+
 /// Body of a `fid_eq`.
 pub(crate) struct EqBody {
     pub eq: Arc<Eq>,
@@ -24,7 +25,7 @@ pub(crate) struct EqBody {
     /// More about the error that was read last, for callers that bring no room for it.
     err_data: Mutex<Vec<u8>>,
     /// Takes it out of its wait set.
-    leave_set: Option<Box<dyn Fn() + Send + Sync>>,
+    leave_set: Option<LeaveSet>,
 }
 
 /// Opens a fabric of a provider, and returns its handle.
@@ -119,14 +120,8 @@ entry! {
         )?;
         let set = wait_member::<D>(wait, attr.map_or(core::ptr::null_mut(), |a| a.wait_set))?;
         let eq = Arc::new(Eq::new(flags, wait)?);
-        let leave_set = match set {
-            None => None,
-            Some(set) => {
-                let fd = eq.fd()?;
-                set.add(fd, Member::Eq(Arc::downgrade(&eq)));
-                Some(Box::new(move || set.remove(fd)) as Box<dyn Fn() + Send + Sync>)
-            }
-        };
+        let watched = watch(set, eq.fd().ok(), Member::Eq(Arc::downgrade(&eq)));
+        let leave_set = watched.map(|(set, fd)| Box::new(move || set.remove(fd)) as LeaveSet);
         fabric.hold();
         let b = EqBody {
             eq,

@@ -71,13 +71,13 @@ pub(super) fn wait_member<D: Domain>(
     }
 }
 
-/// Has a wait set watch a queue or counter; with the descriptor that it is known by.
+/// Has a wait set watch what has a wait object with this descriptor, by which it is known.
 pub(super) fn watch<D: Domain>(
     set: Option<Arc<WaitBody<D>>>,
-    q: &OpenedQueue,
+    fd: Option<i32>,
     member: Member<D>,
 ) -> Option<(Arc<WaitBody<D>>, i32)> {
-    let watched = set.zip(q.wait.as_ref().map(|w| w.fd()));
+    let watched = set.zip(fd);
     if let Some((set, fd)) = &watched {
         set.add(*fd, member);
     }

@@ -6,7 +6,7 @@ pub use super::soft::{public_key, Naming};
 use super::soft::{SoftDevice, SoftQp};
 use super::verbs::{adapters, VerbsDevice, VerbsQp};
 use super::{
-    AdapterAttr, AmHeader, Device, DmaBuf, Events, HeldMessages, MrObserver, PacketQp, QpAddr,
+    AdapterAttr, AmHeader, Device, DmaBuf, Events, HeldPeers, MrObserver, PacketQp, QpAddr,
     QueueMemory, QueuePair, RawQp,
 };
 use crate::core::{params, Result};
@@ -414,8 +414,8 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.expect(peer, on));
     }
 
-    fn hold(&mut self, held: Option<HeldMessages>) {
-        each!(self, AnyQp, q => q.hold(held));
+    fn hold(&mut self, begins: fn(&[u8]) -> bool, held: HeldPeers) {
+        each!(self, AnyQp, q => q.hold(begins, held));
     }
 
     fn cancel_reads(&mut self, to: Report) {

@@ -29,6 +29,7 @@ use crate::hmem::{InjectBuf, Piece, UserMem};
 use crate::transport::{Completion, Payload, PeerId, Report, Status, Transport, Verdict};
 use crate::types::FI_ENOSYS;
 use any::{ExternalCounter, ExternalQueue};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Where a queue pair is found: the raw EFA address without padding. Two addresses are equal when
@@ -398,13 +399,25 @@ impl<'a> AmHeader<'a> {
     }
 }
 
-/// Messages that are not accepted for now.
-#[derive(Clone, Copy)]
-pub struct HeldMessages<'a> {
-    /// Whether a packet begins such a message.
-    pub begins: fn(&[u8]) -> bool,
-    /// Of these peers; `None`: of all.
-    pub of: Option<&'a [QpAddr]>,
+/// Peers whose messages are not accepted for now.
+#[derive(Clone, Debug, Default)]
+pub enum HeldPeers {
+    #[default]
+    None,
+    All,
+    Of(HashSet<QpAddr>),
+}
+
+impl HeldPeers {
+    /// Whether this peer is among them.
+    #[inline]
+    pub fn includes(&self, peer: &QpAddr) -> bool {
+        match self {
+            HeldPeers::None => false,
+            HeldPeers::All => true,
+            HeldPeers::Of(peers) => peers.contains(peer),
+        }
+    }
 }
 
 /// A reliable datagram queue pair. Not thread safe by itself: the owner serialises the calls.
@@ -460,9 +473,9 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     /// Announces that an answer of this peer is awaited (`on`) or no longer awaited, so that a
     /// failure of the peer is detected although no operation is under way.
     fn expect(&mut self, peer: &QpAddr, on: bool);
-    /// From now on answers these messages with "receiver not ready", so that their sender retries.
-    /// `None` accepts all messages.
-    fn hold(&mut self, held: Option<HeldMessages>);
+    /// From now on answers these peers' messages with "receiver not ready", so that their sender
+    /// retries. `begins`: whether a packet begins a message.
+    fn hold(&mut self, begins: fn(&[u8]) -> bool, held: HeldPeers);
     /// Cancels reads that report to `_to`: their data is no longer stored. An adapter whose reads
     /// end with the registration of their local memory has nothing to do.
     fn cancel_reads(&mut self, _to: Report) {}

@@ -35,7 +35,7 @@ pub(crate) use ring::{Record, RecordHeader, RECORD_MAX};
 pub(crate) use rma::{
     AdapterRetry, KeyHashes, LocalBuffer, MrTable, RmaDenied, HEAD as ACCESS_HEAD, MANY,
 };
-pub use rx_rings::{HeldRings, PeerRecord, RxRings};
+pub use rx_rings::{PeerRecord, RxRings};
 pub use split_copy::SplitCopy;
 use std::sync::Arc;
 pub use tx_rings::{RecordHead, TxRings};

@@ -4,7 +4,7 @@ use super::events::{EventQueue, EventThread, RingEvent};
 use super::kind;
 use super::ring::{asymmetric_fence, Lookup, Record, RingReader};
 use super::rma::{names_device_regions, RemoteMrTable, CLOSE_WAIT};
-use crate::device::QpAddr;
+use crate::device::{HeldPeers, QpAddr};
 use crate::transport::{Flow, PeerId, Poll, PollStatus, Sink};
 use std::sync::atomic::Ordering::*;
 use std::sync::Arc;
@@ -68,26 +68,6 @@ pub struct PeerRecord<'a> {
     pub record: &'a Record<'a>,
 }
 
-/// Rings whose messages are paused.
-#[derive(Default)]
-pub enum HeldRings {
-    #[default]
-    None,
-    All,
-    /// Those of these peers.
-    Of(Vec<QpAddr>),
-}
-
-impl HeldRings {
-    fn includes(&self, peer: &QpAddr) -> bool {
-        match self {
-            HeldRings::None => false,
-            HeldRings::All => true,
-            HeldRings::Of(peers) => peers.contains(peer),
-        }
-    }
-}
-
 /// The receiving side of an endpoint: the rings of peers.
 pub struct RxRings {
     shared: Arc<EventQueue>,
@@ -95,7 +75,7 @@ pub struct RxRings {
     /// Rings that a poll reads, and rings that wait for a wake-up.
     active: Vec<RxRing>,
     parked: Vec<RxRing>,
-    held: HeldRings,
+    held: HeldPeers,
     /// The ring that a poll begins with.
     turn: usize,
     /// A thread may wait on the descriptor, and the active rings ask for a wake-up. Stays set until
@@ -117,7 +97,7 @@ impl RxRings {
             thread,
             active: Vec::new(),
             parked: Vec::new(),
-            held: HeldRings::None,
+            held: HeldPeers::None,
             turn: 0,
             armed: false,
             gone_peers: Vec::new(),
@@ -446,9 +426,9 @@ impl RxRings {
         true
     }
 
-    /// Pauses messages in these rings, and lets those of others continue; wakes writers that wait
-    /// for that.
-    pub fn hold(&mut self, held: HeldRings) {
+    /// Pauses the messages of these peers, and lets those of others continue; wakes writers that
+    /// wait for that.
+    pub fn hold(&mut self, held: HeldPeers) {
         self.held = held;
         for i in self.active.iter().chain(&self.parked) {
             if i.ring.hold(self.held.includes(&i.from)) {

@@ -32,7 +32,7 @@ use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
 use super::stream::interface_addrs;
 use super::{
-    gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, HeldMessages,
+    gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, HeldPeers,
     MrObserver, PacketQp, QpAddr, QueuePair, RawQp,
 };
 use crate::core::params;
@@ -473,8 +473,8 @@ impl QueuePair for SoftQp {
         self.shared.lock().expect(peer, on, now());
     }
 
-    fn hold(&mut self, held: Option<HeldMessages>) {
-        self.shared.lock().hold(held);
+    fn hold(&mut self, begins: fn(&[u8]) -> bool, held: HeldPeers) {
+        self.shared.lock().hold = (begins, held);
     }
 
     fn cancel_reads(&mut self, to: Report) {

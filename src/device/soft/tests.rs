@@ -4,15 +4,9 @@ mod strangers;
 
 use super::*;
 use crate::device::verbs::poll::PolledPacket;
-use crate::device::{Data, HeldMessages};
+use crate::device::{Data, HeldPeers};
 use crate::hmem::fake;
 use crate::transport::{Flow, Poll, RemoteAddr, Sink};
-
-/// All messages of all peers.
-const ALL: HeldMessages = HeldMessages {
-    begins: |_| true,
-    of: None,
-};
 
 fn device(fault: Option<&str>) -> SoftDevice {
     device_with(fault, None)
@@ -263,7 +257,7 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     let gone = b.addr();
     // The peer accepts the message in no thread, so that the message is under way when the peer
     // closes.
-    b.shared.lock().hold(Some(ALL));
+    b.shared.lock().hold = (|_| true, HeldPeers::All);
     a.send(4, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
     drop(b);
@@ -299,7 +293,7 @@ fn one_peer_that_takes_nothing_leaves_room_for_others() {
         other.open_qp(0, PacketQp::DEFAULT).unwrap(),
         other.open_qp(0, PacketQp::DEFAULT).unwrap(),
     );
-    stuck.shared.lock().hold(Some(ALL));
+    stuck.shared.lock().hold = (|_| true, HeldPeers::All);
     let mut posted = 0;
     while a.send(posted, &stuck.addr(), b"x", inject(b"")).is_ok() {
         posted += 1;

@@ -17,6 +17,13 @@ pub struct OpenedQueue {
     pub wait: Option<Arc<WaitSet>>,
 }
 
+impl OpenedQueue {
+    /// Descriptor of its wait object.
+    pub fn fd(&self) -> Option<i32> {
+        self.wait.as_ref().map(|w| w.fd())
+    }
+}
+
 /// Completion queues of a domain.
 pub trait CompletionQueues {
     /// Opens a queue of at least `size` entries; 0: the provider's default.

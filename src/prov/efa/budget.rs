@@ -6,10 +6,9 @@
 //! where the process is short of memory, all of them.
 
 use crate::core::memory;
-use crate::device::{Device, HeldMessages, QpAddr, QueuePair};
+use crate::device::{Device, HeldPeers, QueuePair};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::LiveEndpoint;
-use crate::shm::HeldRings;
 use crate::wire::pkt;
 use std::time::{Duration, Instant};
 
@@ -77,37 +76,27 @@ fn hold(s: &mut State, id: u32, now: Holding) {
     };
     let (bytes, budget) = (q.bytes(), s.budget);
     let held = match now {
-        Holding::Some(_) => q.heaviest(id, budget / PART),
-        Holding::Nobody | Holding::Everybody => Vec::new(),
+        Holding::Nobody => HeldPeers::None,
+        Holding::Everybody => HeldPeers::All,
+        Holding::Some(_) => {
+            let heavy = q.heaviest(id, budget / PART).into_iter();
+            let addrs = heavy.filter_map(|p| s.peers.addr(p).copied());
+            HeldPeers::Of(addrs.collect())
+        }
+    };
+    let who = match &held {
+        HeldPeers::None => None,
+        HeldPeers::Of(peers) => Some(format!("the {} senders of most of them wait", peers.len())),
+        HeldPeers::All => Some("all senders wait".to_string()),
     };
     // Those who wait are chosen again and again.
     let first = !matches!((ep.holding, now), (Holding::Some(_), Holding::Some(_)));
     ep.holding = now;
-    let Some(LiveEndpoint { qp, shm_ep, .. }) = &mut ep.live else {
-        return;
-    };
-    let addrs = held.iter().filter_map(|p| s.peers.addr(*p).copied());
-    let addrs: Vec<QpAddr> = addrs.collect();
-    let begins = is_message;
-    qp.hold(match now {
-        Holding::Nobody => None,
-        Holding::Some(_) => Some(HeldMessages {
-            begins,
-            of: Some(&addrs),
-        }),
-        Holding::Everybody => Some(HeldMessages { begins, of: None }),
-    });
-    let who = match now {
-        Holding::Nobody => None,
-        Holding::Some(_) => Some(format!("the {} senders of most of them wait", addrs.len())),
-        Holding::Everybody => Some("all senders wait".to_string()),
-    };
-    if let Some(h) = shm_ep {
-        h.rx.hold(match now {
-            Holding::Nobody => HeldRings::None,
-            Holding::Some(_) => HeldRings::Of(addrs),
-            Holding::Everybody => HeldRings::All,
-        });
+    if let Some(LiveEndpoint { qp, shm_ep, .. }) = &mut ep.live {
+        qp.hold(is_message, held.clone());
+        if let Some(h) = shm_ep {
+            h.rx.hold(held);
+        }
     }
     if let Some(who) = who.filter(|_| first) {
         crate::info_log!(

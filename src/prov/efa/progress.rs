@@ -223,14 +223,6 @@ pub(crate) fn progress(s: &mut State, id: u32) {
 pub(super) fn signal(s: &mut State, id: u32) {
     s.polls.note();
     let Some(ep) = s.eps.get(id) else { return };
-    for b in [ep.tx, ep.rx].into_iter().flatten() {
-        if let Some(q) = s.cqs.get_mut(b.cq) {
-            q.wait.signal_if_armed();
-        }
-    }
-    for (_, c) in ep.cntrs.each() {
-        if let Some(c) = s.cntrs.get_mut(c) {
-            c.wait.signal_if_armed();
-        }
-    }
+    let all = (&mut s.cqs, &mut s.cntrs);
+    crate::prov::reports::wake_sleepers(all, [ep.tx, ep.rx], &ep.cntrs);
 }

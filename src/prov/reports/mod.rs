@@ -5,6 +5,7 @@ pub(crate) mod blocking;
 pub(crate) mod cntr;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod flags;
 pub(crate) mod wait_object;
 
 use crate::core::slab::Slab;
@@ -13,6 +14,7 @@ use crate::core::Result;
 use crate::device::wait::WaitSet;
 use crate::types::*;
 use cntr::Cntr;
+use completion::BoundCntrs;
 use cq::Cq;
 use std::sync::Arc;
 use wait_object::WaitObject;
@@ -114,4 +116,24 @@ pub(crate) fn must_be_new(enabled: bool, what: &str) -> Result<()> {
 #[inline]
 pub(crate) fn reports(bound: Option<CqBinding>, flags: u64) -> bool {
     bound.is_some_and(|b| !b.selective || flags & FI_COMPLETION != 0)
+}
+
+/// Wakes callers that are blocked on the queues and counters of an endpoint: they have to look
+/// again, and to arm it again.
+#[cold]
+pub(crate) fn wake_sleepers(
+    (cqs, cntrs): (&mut Slab<Cq>, &mut Slab<Cntr>),
+    queues: [Option<CqBinding>; 2],
+    bound: &BoundCntrs,
+) {
+    for b in queues.into_iter().flatten() {
+        if let Some(q) = cqs.get_mut(b.cq) {
+            q.wait.signal_if_armed();
+        }
+    }
+    for (_, c) in bound.each() {
+        if let Some(c) = cntrs.get_mut(c) {
+            c.wait.signal_if_armed();
+        }
+    }
 }

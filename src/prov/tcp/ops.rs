@@ -15,47 +15,17 @@ use crate::prov::contract::{
     Call, Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendBuffer, SendData,
 };
 use crate::prov::reports::completion::{reported, rma_flags, send_flags, CntrKind};
+use crate::prov::reports::flags::{known, RECV_FLAGS, SEND_FLAGS};
 use crate::prov::reports::reports;
 use crate::transport::Completion;
 use crate::types::*;
 
 /// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg` and `fi_readmsg` may carry.
-const TX_FLAGS: u64 = FI_COMPLETION
-    | FI_MORE
-    | FI_INJECT
-    | FI_INJECT_COMPLETE
-    | FI_TRANSMIT_COMPLETE
-    | FI_DELIVERY_COMPLETE
-    | FI_MATCH_COMPLETE
-    | FI_COMMIT_COMPLETE
-    | FI_REMOTE_CQ_DATA
-    | FI_FENCE;
-/// Flags of a receive; the last three lines have no meaning there, and are ignored as in C.
-const RX_FLAGS: u64 = FI_COMPLETION
-    | FI_MORE
-    | FI_MULTI_RECV
-    | FI_PEEK
-    | FI_CLAIM
-    | FI_DISCARD
-    | FI_INJECT_COMPLETE
-    | CONFIRMED
-    | FI_REMOTE_CQ_DATA;
+const TX_FLAGS: u64 = SEND_FLAGS | FI_COMMIT_COMPLETE;
+const RX_FLAGS: u64 = RECV_FLAGS | FI_COMMIT_COMPLETE;
 /// Completion levels for which the peer has to answer.
 const CONFIRMED: u64 =
     FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
-
-fn check_flags(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
-    let bad = flags.unwrap_or(0) & !all;
-    if bad == 0 {
-        return Ok(());
-    }
-    crate::warn_log!(
-        FI_LOG_EP_DATA,
-        "{call}: flags {bad:#x} ({}) are not supported",
-        crate::core::tostr::op_flags(bad)
-    );
-    Err(FI_EBADFLAGS)
-}
 
 /// A checked operation of the transmit side, and its connection.
 struct TxStart {
@@ -153,7 +123,7 @@ const ANNOUNCED_PART: usize = 16;
 /// an unknown destination, `FI_EMSGSIZE` when an injected message is longer than the limit.
 #[inline]
 pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq<SendData>) -> Result<()> {
-    check_flags(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
+    known(r.common.flags, TX_FLAGS, "fi_sendmsg")?;
     let flags = send_flags(r.tag.is_some());
     let st = start(s, id, r.to, &r.data, (&r.common, flags))?;
     let op = if r.tag.is_some() {
@@ -241,7 +211,7 @@ pub(crate) fn rma_pieces(
 #[inline]
 fn access(s: &mut TcpState, id: u32, r: &RmaReq<SendData>, iovs: Iovs) -> Result<()> {
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
-    check_flags(r.common.flags, TX_FLAGS, call)?;
+    known(r.common.flags, TX_FLAGS, call)?;
     let st = start(s, id, r.peer, &r.data, (&r.common, rma_flags(r.write)))?;
     if r.write {
         let mut h = Head::new(XnetOp::Write, r.data.len() as u64);
@@ -338,7 +308,7 @@ fn answering(s: &TcpState, by: Poster) -> Result<u32> {
 /// Posts a receive, or peeks, claims or discards.
 #[inline]
 pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
-    check_flags(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
+    known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
     if memory::short() {
         return Err(FI_EAGAIN);
     }

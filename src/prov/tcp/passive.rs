@@ -223,19 +223,14 @@ impl ListenThread {
     }
 
     fn accept_callers(&mut self) {
-        let mut made_room = false;
         loop {
-            let stream = match next_caller(&self.listener) {
+            let next = next_caller(self, |s| Some(&s.listener), Self::drop_oldest);
+            let stream = match next {
                 Ok(Some(stream)) => stream,
                 Ok(None) => return,
-                Err(_) if !made_room && self.drop_oldest() => {
-                    made_room = true;
-                    continue;
-                }
                 // The connections stay in the backlog; the pause keeps the loop from spinning.
                 Err(_) => return std::thread::sleep(Duration::from_millis(10)),
             };
-            made_room = false;
             if self.pending.len() >= pending_max() {
                 self.drop_oldest();
             }

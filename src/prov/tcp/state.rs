@@ -93,16 +93,8 @@ impl TcpState {
     #[cold]
     pub(crate) fn wake_sleepers(&mut self, ep: u32) {
         let Some(e) = self.eps.get(ep) else { return };
-        for b in [e.tx, e.rx].into_iter().flatten() {
-            if let Some(q) = self.cqs.get_mut(b.cq) {
-                q.wait.signal_if_armed();
-            }
-        }
-        for (_, c) in e.cntrs.each() {
-            if let Some(c) = self.cntrs.get_mut(c) {
-                c.wait.signal_if_armed();
-            }
-        }
+        let all = (&mut self.cqs, &mut self.cntrs);
+        crate::prov::reports::wake_sleepers(all, [e.tx, e.rx], &e.cntrs);
     }
 
     pub(crate) fn new(poller: Poller, mem: MemTable) -> TcpState {

@@ -234,10 +234,8 @@ impl Engine {
         let Some(p) = self.peers.get_mut(pi) else {
             return;
         };
-        let hold = self.hold.filter(|_| {
-            let of = self.held.as_ref();
-            of.is_none_or(|of| of.contains(&p.addr))
-        });
+        let (begins, held) = &self.hold;
+        let hold = held.includes(&p.addr).then_some(*begins);
         let r = p.rx.get_or_insert_with(|| RxFlow::new(0));
         r.forget_refusals(h.una);
         if !r.fresh(h.psn) {

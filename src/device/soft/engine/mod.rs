@@ -27,14 +27,14 @@ use crate::core::Result;
 use crate::device::fault::{FaultAction, Faults};
 use crate::device::host::{secret, zeroed};
 use crate::device::mem_table::{MemLease, MemTable, RegionsRead};
-use crate::device::{gid_of, Data, Event, Events, HeldMessages, QpAddr};
+use crate::device::{gid_of, Data, Event, Events, HeldPeers, QpAddr};
 use crate::hmem::UserMem;
 use crate::transport::{Completion, Payload, PeerId, Report, Status};
 use crate::types::*;
 use core::ffi::c_void;
 use parts::{IncompleteMessages, MessagePart, PacketRun};
 use session::{Session, SessionLookup, SessionState, Sessions};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -238,10 +238,8 @@ pub(crate) struct Engine {
     /// [`IncompleteMessage`](parts) entries of all peers.
     incomplete: usize,
     faults: Option<Faults<(SocketAddr, Vec<u8>)>>,
-    /// Selects messages that get "receiver not ready"; see `QueuePair::hold`.
-    hold: Option<fn(&[u8]) -> bool>,
-    /// Those of these peers alone.
-    held: Option<HashSet<QpAddr>>,
+    /// Messages that get "receiver not ready"; see `QueuePair::hold`.
+    pub hold: (fn(&[u8]) -> bool, HeldPeers),
     /// Whether peers' reads and writes are events.
     pub remote_events: bool,
     generation: u32,
@@ -334,8 +332,7 @@ impl Engine {
             spare_message: Vec::new(),
             incomplete: 0,
             faults,
-            hold: None,
-            held: None,
+            hold: (|_| false, HeldPeers::None),
             remote_events: false,
             generation: secret()? as u32,
             last_service: 0,
@@ -540,13 +537,6 @@ impl Engine {
         let posted = self.ops.iter().filter_map(|(_, o)| o.done);
         let mut all = posted.chain(self.reads.iter().map(|(_, r)| r.done));
         all.any(|d| d.peer == peer && d.reports_itself())
-    }
-
-    /// See `QueuePair::hold`.
-    pub(crate) fn hold(&mut self, held: Option<HeldMessages>) {
-        self.hold = held.map(|h| h.begins);
-        let of = held.and_then(|h| h.of);
-        self.held = of.map(|of| of.iter().copied().collect());
     }
 
     /// Whether everything posted has been acknowledged.

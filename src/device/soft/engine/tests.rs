@@ -218,12 +218,10 @@ fn the_messages_of_some_peers_can_be_held() {
         })
     };
     assert_eq!(taken(&mut e), [1, 1]);
-    let begins = |_: &[u8]| true;
-    let of = Some(&peers[..1]);
-    e.hold(Some(HeldMessages { begins, of }));
+    e.hold = (|_| true, HeldPeers::Of([peers[0]].into()));
     assert_eq!(taken(&mut e), [0, 1]);
-    e.hold(Some(HeldMessages { begins, of: None }));
+    e.hold.1 = HeldPeers::All;
     assert_eq!(taken(&mut e), [0, 0]);
-    e.hold(None);
+    e.hold.1 = HeldPeers::None;
     assert_eq!(taken(&mut e), [1, 1]);
 }

@@ -27,7 +27,7 @@ use super::OpenAdapter;
 use crate::core::hash::ByWords;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
-use crate::device::HeldMessages;
+use crate::device::HeldPeers;
 use crate::device::{Data, Event, Events, QpAddr, QueueMemory, QueuePair, RawQp, Taken};
 use crate::hmem::{Piece, UserMem};
 use crate::transport::{Completion, Payload, PeerId, Status, Verdict};
@@ -299,7 +299,7 @@ impl QueuePair for VerbsQp {
         }
     }
 
-    fn hold(&mut self, _: Option<HeldMessages>) {}
+    fn hold(&mut self, _: fn(&[u8]) -> bool, _: HeldPeers) {}
 
     fn report_remote(&mut self) {}
 

@@ -1,7 +1,7 @@
 //! Starts atomics (fi_atomic(3)), and says which atomics exist.
 
 use super::deferred::DeferredWork;
-use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait};
+use super::{fences, live_port, notify_sleeper, resolve, too_long, wait};
 use super::{UserOp, TX_FLAGS};
 use crate::core::{memory, Result};
 use crate::device::{AdapterAttr, Device};
@@ -16,6 +16,7 @@ use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
 use crate::prov::reports::completion::{atomic_flags, ended_entry, reported, CntrKind};
+use crate::prov::reports::flags::known;
 use crate::transport::{AtomicRequest, Completion, RemoteAddr, Verdict};
 use crate::types::*;
 use crate::wire::RmaIov;

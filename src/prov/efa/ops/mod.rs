@@ -21,53 +21,17 @@ use crate::core::Result;
 use crate::proto::COLLECTIVE_TAG;
 use crate::prov::contract::Call;
 use crate::prov::efa::domain::State;
+use crate::prov::reports::flags::SEND_FLAGS;
 use crate::transport::PeerId;
 use crate::types::*;
 use deferred::DeferredWork;
 
 /// Flags that `fi_sendmsg`, `fi_tsendmsg`, `fi_writemsg`, `fi_readmsg` and `fi_atomicmsg` may
 /// carry.
-pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
-    | FI_MORE
-    | FI_INJECT
-    | FI_INJECT_COMPLETE
-    | FI_TRANSMIT_COMPLETE
-    | DELIVERED
-    | FI_REMOTE_CQ_DATA
-    | FI_FENCE
-    | FI_EFA_WR_HIGH_PPS;
+pub(crate) const TX_FLAGS: u64 = SEND_FLAGS | FI_EFA_WR_HIGH_PPS;
 /// Completion levels that wait until the message is in the receiver's memory: one that was matched
 /// is.
 pub(crate) const DELIVERED: u64 = FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
-/// Flags of a receive; the last four lines have no meaning there, and are ignored as in C.
-pub(crate) const RX_FLAGS: u64 = FI_COMPLETION
-    | FI_MORE
-    | FI_MULTI_RECV
-    | FI_PEEK
-    | FI_CLAIM
-    | FI_DISCARD
-    | FI_INJECT_COMPLETE
-    | FI_TRANSMIT_COMPLETE
-    | DELIVERED
-    | FI_REMOTE_CQ_DATA;
-
-#[inline]
-pub(crate) fn known(flags: Option<u64>, all: u64, call: &str) -> Result<()> {
-    match flags.unwrap_or(0) & !all {
-        0 => Ok(()),
-        bad => unknown(bad, call),
-    }
-}
-
-#[cold]
-fn unknown(bad: u64, call: &str) -> Result<()> {
-    crate::warn_log!(
-        FI_LOG_EP_DATA,
-        "{call}: flags {bad:#x} ({}) are not supported",
-        crate::core::tostr::op_flags(bad)
-    );
-    Err(FI_EBADFLAGS)
-}
 
 /// Splits the state into an enabled endpoint and a port for it.
 macro_rules! live_port {

@@ -9,11 +9,12 @@ use crate::prov::contract::{Call, Entry, ErrEntry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
 use crate::prov::efa::ops::{direct, short_op, UserOp, SRX_OWNER};
-use crate::prov::efa::ops::{known, live_port, tag_fits, RX_FLAGS};
+use crate::prov::efa::ops::{live_port, tag_fits};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{reported, CntrKind};
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::flags::{known, RECV_FLAGS};
 use crate::prov::reports::reports;
 use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
@@ -101,7 +102,7 @@ fn recv_plain<M: RecvBuffer, C: Call>(
 
 /// As [`recv`], any receive.
 pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
-    known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
+    known(r.common.flags, RECV_FLAGS, "fi_recvmsg")?;
     if memory::short() {
         return Err(FI_EAGAIN);
     }

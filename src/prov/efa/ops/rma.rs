@@ -5,7 +5,7 @@
 //! for calls without flags and with one buffer, and for all others.
 
 use super::deferred::DeferredWork;
-use super::{fences, known, live_port, notify_sleeper, resolve, too_long, wait};
+use super::{fences, live_port, notify_sleeper, resolve, too_long, wait};
 use super::{UserOp, TX_FLAGS};
 use crate::core::{memory, Result};
 use crate::device::{Device, QueuePair};
@@ -20,6 +20,7 @@ use crate::prov::efa::progress::progress;
 use crate::prov::efa::same_host::shm_rma::{self, BatchedAccess};
 use crate::prov::efa::select::{choose_rma, route_or_keep, RmaRoute};
 use crate::prov::reports::completion::{reported, rma_flags};
+use crate::prov::reports::flags::known;
 use crate::shm::{kind, AdapterRetry};
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdict};
 use crate::types::*;

@@ -5,7 +5,7 @@
 //! where most conditions are then constant, and for all others.
 
 use super::deferred::DeferredWork;
-use super::{direct, fences, known, live_port, resolve, too_long, wait, UserOp};
+use super::{direct, fences, live_port, resolve, too_long, wait, UserOp};
 use super::{notify_sleeper, TX_FLAGS};
 use crate::core::{memory, Result};
 use crate::device::{AmHeader, QueuePair};
@@ -18,6 +18,7 @@ use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::{self, head_len, words_of};
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
 use crate::prov::reports::completion::{ended_entry, reported, send_flags, CntrKind};
+use crate::prov::reports::flags::known;
 use crate::shm::{kind, RecordHead, RecordHeader};
 use crate::transport::{Completion, Payload, RemoteAddr, Report, Transport, Verdict};
 use crate::types::*;

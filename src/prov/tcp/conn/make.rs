@@ -140,8 +140,21 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
     watch(s, id);
 }
 
-/// The next connection at a listener, if there is one. Fails when none can be accepted now.
-pub(crate) fn next_caller(l: &StreamListener) -> Result<Option<Stream>> {
+/// The next connection at the listener of `s`, if there is one. Where no descriptor is left,
+/// `end_oldest` makes room once. Fails when none can be accepted now.
+pub(crate) fn next_caller<S>(
+    s: &mut S,
+    listener: impl Fn(&S) -> Option<&StreamListener>,
+    end_oldest: impl FnOnce(&mut S) -> bool,
+) -> Result<Option<Stream>> {
+    let accept = |s: &S| listener(s).map_or(Ok(None), accept_one);
+    match accept(s) {
+        Err(_) if end_oldest(s) => accept(s),
+        accepted => accepted,
+    }
+}
+
+fn accept_one(l: &StreamListener) -> Result<Option<Stream>> {
     let accepted = l.accept().inspect_err(|e| {
         crate::warn_limited!(
             FI_LOG_EP_CTRL,
@@ -186,21 +199,17 @@ fn end_oldest_caller(s: &mut TcpState, ep: u32) -> bool {
 
 /// Takes in connections that wait at an endpoint's listener.
 pub(crate) fn accept(s: &mut TcpState, ep: u32) {
-    let mut made_room = false;
     loop {
-        let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) else {
-            return;
-        };
-        let stream = match next_caller(l) {
+        let next = next_caller(
+            s,
+            |s| s.eps.get(ep)?.listener.as_ref(),
+            |s| end_oldest_caller(s, ep),
+        );
+        let stream = match next {
             Ok(Some(stream)) => stream,
             Ok(None) => return,
-            Err(_) if !made_room && end_oldest_caller(s, ep) => {
-                made_room = true;
-                continue;
-            }
             Err(_) => return mute(s, ep),
         };
-        made_room = false;
         let fd = stream.fd();
         // A caller has no time limit: it may have connected and then begun to compute.
         let c = Conn::new(ep, ConnState::Accepted, Some(stream), Instant::now());
