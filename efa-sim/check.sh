@@ -56,7 +56,8 @@ other() {
 other rocr efa moved
 other neuron efa moved
 other synapse efa refused
-# Debian's libefa has no external queues; run `gda` by hand with a newer libefa.
+# Debian's libefa has neither external queues nor service levels: run `gda` and, with
+# `--service-levels 8`, `adapter_faults low` by hand with a newer libefa.
 sim -- "$bin/gda" refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys
 sim --link-down-after 100 -- "$bin/adapter_faults" link
@@ -69,6 +70,7 @@ sim -- "$bin/adapter_faults" more
 sim --rdma-size 65536 -- "$bin/adapter_faults" long
 sim --dead-after 100 -- "$bin/adapter_faults" lost
 sim --max-mr 64 -- "$bin/adapter_faults" cached
+sim --service-levels 0 -- "$bin/adapter_faults" levels
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32
 sim -- "$bin/write_receives" hardware

@@ -18,6 +18,10 @@
  *                         number of messages that fail
  * adapter_faults cached   registrations that no operation uses make room for the application's
  *                         (--max-mr 64)
+ * adapter_faults levels   endpoints of every traffic class work where the adapter has service level
+ *                         0 alone (--service-levels 0)
+ * adapter_faults low      where it has level 8 alone (--service-levels 8), those of
+ *                         FI_TC_LOW_LATENCY do, with a libefa that knows levels (rdma-core 54)
  */
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -338,6 +342,52 @@ static int cached(void)
 	return 0;
 }
 
+/* Opens an endpoint of these traffic classes, and sends a message if it can be enabled. Returns
+ * what fi_enable did. */
+static int of_class(const char *fabric_name, uint32_t of_domain, uint32_t of_endpoint)
+{
+	static struct fi_context2 sent, got;
+	struct fid_mr *mr;
+	int ret;
+
+	traffic[0] = of_domain;
+	traffic[1] = of_endpoint;
+	open_disabled(fabric_name);
+	DO(of_endpoint == FI_TC_BULK_DATA ? FI_TC_UNSPEC : of_endpoint, info->tx_attr->tclass);
+	DO(of_domain, info->domain_attr->tclass);
+	ret = fi_enable(ep);
+	if (!ret) {
+		size_t len = sizeof(name);
+
+		DO(0, fi_getname(&ep->fid, name, &len));
+		DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
+		DO(0, fi_mr_reg(domain, from, sizeof(from), FI_SEND | FI_RECV, 0, 0, 0, &mr, NULL));
+		POST(fi_recv(ep, from + 1024, 64, fi_mr_desc(mr), FI_ADDR_UNSPEC, &got));
+		POST(fi_send(ep, from, 64, fi_mr_desc(mr), self, &sent));
+		take(2);
+		DO(0, fi_close(&mr->fid));
+	}
+	close_all();
+	return ret;
+}
+
+/* Every traffic class, where the adapter has one service level: that of low latency, or 0. */
+static int levels(bool low)
+{
+	const char *fabrics[] = { "efa", "efa-direct" };
+	const uint32_t unspec = FI_TC_UNSPEC, best = FI_TC_BEST_EFFORT, fast = FI_TC_LOW_LATENCY;
+
+	for (int i = 0; i < 2; i++) {
+		DO(0, of_class(fabrics[i], unspec, fast));
+		DO(0, of_class(fabrics[i], fast, unspec));
+		DO(0, of_class(fabrics[i], best, fast));
+		TRUE(!of_class(fabrics[i], fast, best) == !low);
+		TRUE(!of_class(fabrics[i], unspec, unspec) == !low);
+		TRUE(!of_class(fabrics[i], unspec, FI_TC_BULK_DATA) == !low);
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static struct fi_context2 context;
@@ -360,6 +410,10 @@ int main(int argc, char **argv)
 		return lost();
 	if (argc == 2 && !strcmp(argv[1], "cached"))
 		return cached();
+	if (argc == 2 && !strcmp(argv[1], "levels"))
+		return levels(false);
+	if (argc == 2 && !strcmp(argv[1], "low"))
+		return levels(true);
 	TRUE(link || (argc == 2 && !strcmp(argv[1], "keys")));
 	open_disabled("efa");
 	enable();

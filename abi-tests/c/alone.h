@@ -19,6 +19,8 @@ static struct fid_ep *ep;
 static fi_addr_t self;
 /* How a reader of `cq` may wait. */
 static enum fi_wait_obj queue_wait = FI_WAIT_NONE;
+/* Traffic classes to ask for: the domain's, the endpoint's. */
+static uint32_t traffic[2] = { FI_TC_UNSPEC, FI_TC_UNSPEC };
 /* Address of `ep`. */
 static char name[64];
 
@@ -44,6 +46,8 @@ static int ask(const char *fabric_name, size_t inject)
 	hints->mode = FI_CONTEXT2;
 	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->tx_attr->inject_size = inject;
+	hints->domain_attr->tclass = traffic[0];
+	hints->tx_attr->tclass = traffic[1];
 	ret = fi_getinfo(FI_VERSION(2, 5), NULL, NULL, 0, hints, &info);
 	fi_freeinfo(hints);
 	return ret;

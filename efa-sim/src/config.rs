@@ -45,6 +45,9 @@ pub struct Config {
     /// The adapter has no completion counters.
     #[arg(long)]
     pub no_counters: bool,
+    /// The service levels of queue pairs.
+    #[arg(long, value_delimiter = ',', default_value = "0,8")]
+    pub service_levels: Vec<u8>,
     /// Most entries of a send queue.
     #[arg(long, default_value_t = 4096)]
     pub send_queue: u32,

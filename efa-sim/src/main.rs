@@ -47,7 +47,7 @@ enum CliCommand {
     /// Runs a command with emulated adapters.
     Run {
         #[command(flatten)]
-        cfg: Config,
+        cfg: Box<Config>,
         /// The preload library, if not beside this program.
         #[arg(long)]
         preload: Option<PathBuf>,
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
             cfg,
             preload,
             command,
-        } => run(cfg, preload, &command),
+        } => run(*cfg, preload, &command),
         CliCommand::Probe { child: true } => probe_child(),
         CliCommand::Probe { child: false } => probe(),
     };

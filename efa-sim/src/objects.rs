@@ -349,7 +349,9 @@ impl Device {
             || cap.u32(12) > 2
             || cap.u32(16) > cfg.inline;
         let unsolicited = flags & 1 != 0;
-        if too_much || d.u32(0) != 0 || unsolicited && cfg.no_unsolicited {
+        let level = d.u8(18);
+        let no_level = !cfg.service_levels.contains(&level);
+        if too_much || no_level || d.u32(0) != 0 || unsolicited && cfg.no_unsolicited {
             return Err(EINVAL);
         }
         let c = self.context(id)?;

@@ -152,6 +152,9 @@ pub struct PacketQp {
     /// Completions for which there is room at least: peers' writes with immediate data raise some
     /// without a request of this side, and those that find no room are lost.
     pub completions: usize,
+    /// Its packets have the adapter's service level for little latency (FI_TC_LOW_LATENCY), where
+    /// there is one.
+    pub low_latency: bool,
 }
 
 impl PacketQp {
@@ -161,6 +164,7 @@ impl PacketQp {
         rnr_reported: false,
         sends: 0,
         completions: 0,
+        low_latency: false,
     };
 }
 
@@ -179,6 +183,8 @@ pub struct RawQp {
     pub sends: usize,
     /// See [`PacketQp::completions`].
     pub completions: usize,
+    /// See [`PacketQp::low_latency`].
+    pub low_latency: bool,
     /// RNR retries (`rnr_retry` of ibv_modify_qp(3)): 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
     /// External completion queues of sends and of receives, in place of the queue pair's own.

@@ -183,6 +183,7 @@ impl Device for VerbsDevice {
             inline: 0,
             sends: packets.sends,
             completions: packets.completions,
+            low_latency: packets.low_latency,
             rnr_retry: packets.rnr_retry,
             ..RawQp::default()
         };

@@ -374,6 +374,8 @@ pub const CAP_COUNTERS: u32 = 1 << 6;
 pub const QP_UNSOLICITED: u16 = 1;
 /// Writes may carry their bytes in the work request (rdma-core 63 and later).
 pub const QP_INLINE_WRITE: u16 = 2;
+/// [`efadv_qp_init_attr::sl`]: the service level of FI_TC_LOW_LATENCY.
+pub const LEVEL_LOW_LATENCY: u8 = 8;
 /// `efadv_sq_depth_attr::flags`.
 pub const DEPTH_INLINE_WRITE: u32 = 1;
 

@@ -461,6 +461,17 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
     }
     addresses(i, q, gid)?;
     alter::alter(q.api, i, q.hints);
+    // Traffic classes that an adapter cannot tell apart are not offered (fi_endpoint(3)).
+    let offered = |t: u32| match t {
+        FI_TC_BEST_EFFORT | FI_TC_LOW_LATENCY => t,
+        _ => FI_TC_UNSPEC,
+    };
+    if let Some(t) = &mut i.tx {
+        t.tclass = offered(t.tclass);
+    }
+    if let Some(d) = &mut i.domain {
+        d.tclass = offered(d.tclass);
+    }
     // What the provider decides where the application left it open.
     if !direct && i.ep.as_ref().is_some_and(|e| e.type_ == FI_EP_RDM) {
         alter::default_sizes(i, q.hints, (d.sq_depth, d.rq_depth));

@@ -376,7 +376,7 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let all = interfaces();
     let format = q.hints.map_or(FI_FORMAT_UNSPEC, |h| h.addr_format);
     let mut list = Vec::new();
-    for base in [connected(), connected_shared(), rdm()] {
+    for base in [rdm(), connected(), connected_shared()] {
         let mut offer = |src: SocketAddr, at: Option<&InterfaceAddr>| {
             if !format_fits(format, &src) {
                 return;
@@ -432,4 +432,29 @@ fn candidate(i: &mut Info, q: &Query) -> check::Check {
     let p = params::tcp();
     alter::default_sizes(i, q.hints, (p.tx_size, p.rx_size));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::version;
+
+    #[test]
+    fn datagrams_come_before_connections_where_no_type_is_asked_for() {
+        let all = getinfo(&Query {
+            api: version(2, 5),
+            node: None,
+            service: None,
+            flags: 0,
+            hints: None,
+        })
+        .unwrap_or_default();
+        let types: Vec<_> = all
+            .iter()
+            .filter_map(|i| Some(i.ep.as_ref()?.type_))
+            .collect();
+        let connected = types.partition_point(|t| *t == FI_EP_RDM);
+        assert!(connected > 0 && connected < types.len(), "{types:?}");
+        assert!(types[connected..].iter().all(|t| *t == FI_EP_MSG));
+    }
 }

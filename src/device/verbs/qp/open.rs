@@ -175,6 +175,10 @@ impl VerbsQp {
             let mut efa = efadv_qp_init_attr {
                 flags: flag(wanted.unsolicited && caps.unsolicited, QP_UNSOLICITED)
                     | flag(self.wide && caps.rdma_write, QP_INLINE_WRITE),
+                sl: match wanted.low_latency {
+                    true => LEVEL_LOW_LATENCY,
+                    false => 0,
+                },
                 ..efadv_qp_init_attr::default()
             };
             let len = size_of::<efadv_qp_init_attr>() as u32;
@@ -183,6 +187,17 @@ impl VerbsQp {
             } else {
                 create_qp_ex(a.context, &mut init)
             };
+            if self.qp.is_null() && efa.sl != 0 {
+                // Adapters and releases of libefa without service levels.
+                crate::info_log!(
+                    FI_LOG_EP_CTRL,
+                    "FI_TC_LOW_LATENCY: adapter {} has no service level {}, and gets level 0",
+                    a.attr.name,
+                    efa.sl
+                );
+                efa.sl = 0;
+                self.qp = (a.lib.efadv_create_qp_ex)(a.context, &mut init, &mut efa, len);
+            }
             if self.qp.is_null() {
                 return Err(failed("a queue pair", &a.attr.name));
             }

@@ -71,6 +71,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
             inline: ep.opts.limit(),
             sends: 0,
             completions,
+            low_latency: ep.opts.low_latency,
             rnr_retry: ep.opts.rnr_retry(),
             queues,
             counters,

@@ -122,6 +122,17 @@ pub(crate) struct Ep {
     pub(crate) cut_off: Vec<Place>,
 }
 
+/// The traffic class of an endpoint, which is its domain's where it has none of its own
+/// (fi_endpoint(3)).
+fn traffic_class(info: &Info) -> u32 {
+    let own = info.tx.as_ref().map_or(FI_TC_UNSPEC, |t| t.tclass);
+    let domain = info.domain.as_ref().map_or(FI_TC_UNSPEC, |d| d.tclass);
+    match own {
+        FI_TC_UNSPEC => domain,
+        own => own,
+    }
+}
+
 impl Ep {
     /// An endpoint as `info` describes it, not yet enabled. `FI_EINVAL` for an info of another
     /// endpoint type.
@@ -144,6 +155,7 @@ impl Ep {
         let mut opts = options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d);
         opts.rma = info.caps & FI_RMA != 0;
         opts.sends = info.tx.as_ref().map_or(0, |t| t.size);
+        opts.low_latency = traffic_class(info) == FI_TC_LOW_LATENCY;
         if let Some(d) = &info.domain {
             opts = opts.with_resource_mgmt(d.resource_mgmt);
         }

@@ -50,6 +50,8 @@ pub(crate) struct Options {
     atomic_limit: usize,
     /// Operations that the application wants under way (tx_attr->size).
     pub sends: usize,
+    /// Its traffic class is FI_TC_LOW_LATENCY.
+    pub low_latency: bool,
     rnr_retry: usize,
     rnr_limit: bool,
     /// The application manages its receives (FI_RM_DISABLED): without one its peer's send fails.
@@ -86,6 +88,7 @@ impl Options {
             rma_limit: inject,
             atomic_limit: atomic,
             sends: 0,
+            low_latency: false,
             rnr_retry: RNR_RETRY_FOR_EVER,
             rnr_limit: true,
             rnr_reported: false,
@@ -166,6 +169,7 @@ impl Options {
             rnr_reported: self.rnr_reported,
             sends: self.sends,
             completions,
+            low_latency: self.low_latency,
         }
     }
 
