@@ -313,6 +313,56 @@ static void region_counters(void)
 	DO(0, fi_close(&c->fid));
 }
 
+/* Fetching atomics are remote reads. An access is counted when it has ended; what the library reads
+ * for a message is none. */
+static void remote_accesses(void)
+{
+	enum { LONG = 8 << 20 };
+	static char target[LONG], copy[LONG];
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	uint64_t key, at = (uint64_t) (uintptr_t) target, one = 1, zero = 0, was;
+	uint64_t counted = fi_cntr_read(a.far);
+	struct fid_cntr *reads, *writes;
+	struct fid_mr *mr;
+
+	DO(0, fi_cntr_open(domain, &na, &reads, NULL));
+	DO(0, fi_cntr_open(domain, &na, &writes, NULL));
+	DO(0, fi_mr_reg(domain, target, LONG, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, FI_RMA_EVENT,
+			&mr, NULL));
+	key = fi_mr_key(mr);
+	DO(0, fi_mr_bind(mr, &reads->fid, FI_REMOTE_READ));
+	DO(0, fi_mr_bind(mr, &writes->fid, FI_REMOTE_WRITE));
+	memset(target, 0, LONG);
+	DO(0, fi_atomic(a.ep, &one, 1, NULL, b.addr, at, key, FI_UINT64, FI_SUM, NULL));
+	(void) take(a.tx);
+	DO(0, fi_cntr_wait(writes, 1, 10000));
+	DO(0, fi_fetch_atomic(a.ep, &one, 1, NULL, &was, NULL, b.addr, at, key, FI_UINT64, FI_SUM, NULL));
+	(void) take(a.tx);
+	TRUE(was == 1);
+	DO(0, fi_cntr_wait(reads, 1, 10000));
+	DO(0, fi_compare_atomic(a.ep, &one, 1, NULL, &zero, NULL, &was, NULL, b.addr, at, key, FI_UINT64,
+			FI_CSWAP, NULL));
+	(void) take(a.tx);
+	TRUE(was == 2);
+	DO(0, fi_cntr_wait(reads, 2, 10000));
+	DO(1, fi_cntr_read(writes));
+	/* Once the read is counted, the memory may change. */
+	memset(target, 1, LONG);
+	DO(0, fi_read(a.ep, copy, LONG, NULL, b.addr, at, key, NULL));
+	DO(0, fi_cntr_wait(reads, 3, 10000));
+	memset(target, 2, LONG);
+	(void) take(a.tx);
+	TRUE(copy[0] == 1 && !memcmp(copy, copy + 1, LONG - 1));
+	DO(0, fi_trecv(b.ep, copy, LONG, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
+	DO(0, fi_tsend(a.ep, target, LONG, NULL, b.addr, 1, NULL));
+	(void) take(a.tx);
+	(void) take(b.rx);
+	TRUE(fi_cntr_read(a.far) == counted);
+	DO(0, fi_close(&mr->fid));
+	DO(0, fi_close(&reads->fid));
+	DO(0, fi_close(&writes->fid));
+}
+
 static void poll_set(void)
 {
 	struct fi_poll_attr pa = { 0 };
@@ -610,6 +660,7 @@ int main(void)
 	alias();
 	triggers();
 	region_counters();
+	remote_accesses();
 	poll_set();
 	atomics();
 	shared_context();

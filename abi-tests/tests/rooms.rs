@@ -174,7 +174,9 @@ fn the_contract_names_no_provider() {
     for_each_line(|_, p, n, line| {
         if p.components().any(|c| c.as_os_str() == "contract") {
             seen += 1;
-            if ["prov::efa", "super::efa", "crate::proto", "crate::wire"]
+            if ["efa", "tcp"].iter().any(|p| {
+                line.contains(&format!("prov::{p}")) || line.contains(&format!("super::{p}"))
+            }) || ["crate::proto", "crate::wire"]
                 .iter()
                 .any(|other| line.contains(other))
             {

@@ -1,9 +1,9 @@
 //! The log: one line per event that a user may have to act on, on standard error.
 //!
 //! `FI_LOG_LEVEL` (warn, trace, info, debug; warn when unset, `none` silences), `FI_LOG_PROV` and
-//! `FI_LOG_SUBSYS` (comma lists, a leading `^` excludes) select the lines. `fi_import_log`
-//! redirects them to the application; `abi` then installs a [`LogSink`]. The data path logs only
-//! failures.
+//! `FI_LOG_SUBSYS` (comma lists, a leading `^` excludes) select the lines. What providers share is
+//! provider "core". `fi_import_log` redirects the lines to the application; `abi` then installs a
+//! [`LogSink`]. The data path logs only failures.
 
 use crate::types::*;
 use std::fs::File;
@@ -55,6 +55,11 @@ impl Filter {
 
     fn allows(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|n| n == name) != self.exclude
+    }
+
+    /// For providers: who wants the lines of some wants those of what they share.
+    fn allows_provider(&self, name: &str) -> bool {
+        self.allows(name) || name == SHARED && !self.exclude
     }
 }
 
@@ -161,7 +166,7 @@ pub fn enabled(prov: &str, level: fi_log_level, subsys: fi_log_subsys) -> bool {
     }
     let c = config();
     c.level.is_some_and(|max| level <= max)
-        && c.prov.allows(prov)
+        && c.prov.allows_provider(prov)
         && c.subsys.allows(subsys_name(subsys))
 }
 
@@ -270,32 +275,56 @@ pub fn place(module: &'static str) -> &'static str {
     module.rsplit("::").next().unwrap_or(module)
 }
 
-/// Provider name in a module's log lines: tcp below `prov::tcp`, core for the entry points and for
-/// what all providers share, efa for all other modules, some of which tcp uses as well.
-pub const fn provider(module: &str) -> &'static str {
-    if contains(module, "::prov::tcp") {
-        "tcp"
-    } else if contains(module, "::abi") || contains(module, "::core") {
-        "core"
-    } else {
-        "efa"
+/// Whose a module's lines are: a provider's, or everybody's ([`SHARED`]). A provider's modules lie
+/// in a folder of its name in `prov`; `efa` has those of its protocol and its adapters as well.
+pub const fn provider(module: &str) -> &str {
+    if let Some(name) = segment_after(module, "::prov::") {
+        return match name.as_bytes() {
+            b"contract" | b"reports" | b"progress_thread" => SHARED,
+            _ => name,
+        };
+    }
+    let of_efa = segment_after(module, "::proto::").is_some()
+        || segment_after(module, "::shm::").is_some()
+        || segment_after(module, "::device::soft::").is_some()
+        || segment_after(module, "::device::verbs::").is_some()
+        || segment_after(module, "::device::mr_cache::").is_some()
+        || segment_after(module, "::device::any::").is_some();
+    match of_efa {
+        true => "efa",
+        false => SHARED,
     }
 }
 
-const fn contains(whole: &str, part: &str) -> bool {
-    let (m, part) = (whole.as_bytes(), part.as_bytes());
+/// The name in lines of what all providers use.
+const SHARED: &str = "core";
+
+/// The path's segment after `prefix`, of which the end of the path may lack the last `::`.
+const fn segment_after<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
+    let (m, p) = (path.as_bytes(), prefix.as_bytes());
     let mut at = 0;
-    while at + part.len() <= m.len() {
+    while at + p.len() <= m.len() + 2 {
         let mut same = 0;
-        while same < part.len() && m[at + same] == part[same] {
+        while same < p.len() && (at + same >= m.len() || m[at + same] == p[same]) {
             same += 1;
         }
-        if same == part.len() {
-            return true;
+        if same == p.len() {
+            let from = if at + same < m.len() {
+                at + same
+            } else {
+                m.len()
+            };
+            let mut end = from;
+            while end < m.len() && m[end] != b':' {
+                end += 1;
+            }
+            let (_, rest) = path.split_at(from);
+            let (name, _) = rest.split_at(end - from);
+            return Some(name);
         }
         at += 1;
     }
-    false
+    None
 }
 
 /// `log_at!(FI_LOG_WARN, FI_LOG_CQ, "text {}", x)`: one line in the name of the module's provider.
@@ -365,5 +394,31 @@ mod tests {
             exclude: true,
         };
         assert!(!but.allows("efa") && but.allows("tcp"));
+        assert!(only.allows_provider("core") && !only.allows_provider("tcp"));
+        assert!(none.allows_provider("core") && but.allows_provider("core"));
+    }
+
+    #[test]
+    fn lines_have_the_name_of_their_provider() {
+        for (module, name) in [
+            ("fabric::prov::tcp::ep", "tcp"),
+            ("fabric::prov::tcp", "tcp"),
+            ("fabric::prov::efa::domain::memory", "efa"),
+            ("fabric::prov::another::info", "another"),
+            ("fabric::prov::reports::cq", "core"),
+            ("fabric::prov::contract::fabric", "core"),
+            ("fabric::prov::progress_thread", "core"),
+            ("fabric::shm", "efa"),
+            ("fabric::shm::events", "efa"),
+            ("fabric::device::verbs::qp::open", "efa"),
+            ("fabric::device::soft", "efa"),
+            ("fabric::device::stream", "core"),
+            ("fabric::device", "core"),
+            ("fabric::hmem::cuda", "core"),
+            ("fabric::abi::mr", "core"),
+            ("fabric::core::params", "core"),
+        ] {
+            assert_eq!(provider(module), name, "{module}");
+        }
     }
 }

@@ -106,16 +106,40 @@ impl<T> DomainLock<T> {
     }
 }
 
+impl<T> DomainGuard<'_, T> {
+    /// Whether another thread waits for this guard. For guards of the library's threads.
+    pub fn is_wanted(&self) -> bool {
+        self.owner.lock.is_wanted()
+    }
+
+    /// Drops the guard of a thread of the library; returns once a thread that waited for it has had
+    /// its turn.
+    pub fn give_way(self) {
+        let owner = self.owner;
+        let locked = self.locked;
+        core::mem::forget(self);
+        owner.leave(locked, FutexLock::give_way);
+    }
+}
+
+impl<T> DomainLock<T> {
+    /// Ends a guard: `release` releases the lock, if the guard holds it.
+    #[inline(always)]
+    fn leave(&self, locked: bool, release: impl FnOnce(&FutexLock)) {
+        if !locked {
+            return self.inside.store(false, Release);
+        }
+        if self.single {
+            self.wanted.store(false, Release);
+        }
+        release(&self.lock);
+    }
+}
+
 impl<T> Drop for DomainGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.locked {
-            return self.owner.inside.store(false, Release);
-        }
-        if self.owner.single {
-            self.owner.wanted.store(false, Release);
-        }
-        self.owner.lock.release();
+        self.owner.leave(self.locked, FutexLock::release);
     }
 }
 

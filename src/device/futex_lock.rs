@@ -1,9 +1,12 @@
 //! A mutex of one word: a compare-exchange and a swap without contention, futex(2) with contention.
 //!
-//! Every call to a domain takes this lock once, so each instruction counts. There is no poisoning:
-//! a panic is caught within the call, after its guard has released the lock.
+//! Every call to a domain takes this lock once, so each instruction counts. It is not fair: whoever
+//! releases it can have it again before a thread that slept is awake. Threads that hold it for long
+//! therefore use [`FutexLock::give_way`]. There is no poisoning: a panic is caught within the call,
+//! after its guard has released the lock.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::{Duration, Instant};
 
 /// Values of the word: free; held; held, and other threads may wait.
 const FREE: u32 = 0;
@@ -11,17 +14,23 @@ const HELD: u32 = 1;
 const WANTED: u32 = 2;
 /// Attempts before a thread sleeps.
 const SPINS: u32 = 100;
+/// Longest time to give way: the processors may have other work than the thread that waits.
+const WAY: Duration = Duration::from_millis(2);
 
 /// See the module text.
 #[derive(Default)]
-pub(crate) struct FutexLock(AtomicU32);
+pub(crate) struct FutexLock {
+    word: AtomicU32,
+    /// How often a thread that slept has acquired the lock.
+    served: AtomicU32,
+}
 
 impl FutexLock {
     /// Acquires the lock; waits while another thread holds it.
     #[inline(always)]
     pub(crate) fn acquire(&self) {
         if self
-            .0
+            .word
             .compare_exchange(FREE, HELD, Acquire, Relaxed)
             .is_err()
         {
@@ -33,9 +42,9 @@ impl FutexLock {
     fn wait(&self) {
         for _ in 0..SPINS {
             core::hint::spin_loop();
-            if self.0.load(Relaxed) == FREE
+            if self.word.load(Relaxed) == FREE
                 && self
-                    .0
+                    .word
                     .compare_exchange(FREE, HELD, Acquire, Relaxed)
                     .is_ok()
             {
@@ -44,15 +53,35 @@ impl FutexLock {
         }
         // The thread that acquires the lock here does not know whether others wait: it leaves
         // WANTED.
-        while self.0.swap(WANTED, Acquire) != FREE {
+        while self.word.swap(WANTED, Acquire) != FREE {
             self.futex(libc::FUTEX_WAIT, WANTED);
+        }
+        self.served.fetch_add(1, Relaxed);
+    }
+
+    /// Whether other threads may sleep until the lock is free. For its holder.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.word.load(Relaxed) == WANTED
+    }
+
+    /// Releases the lock; if others wait for it, returns after one of them has had it. Only its
+    /// holder may call this.
+    pub(crate) fn give_way(&self) {
+        let served = self.served.load(Relaxed);
+        if self.word.swap(FREE, Release) != WANTED {
+            return;
+        }
+        self.wake();
+        let since = Instant::now();
+        while self.served.load(Relaxed) == served && since.elapsed() < WAY {
+            std::thread::yield_now();
         }
     }
 
     /// Releases the lock. Only its holder may call this.
     #[inline(always)]
     pub(crate) fn release(&self) {
-        if self.0.swap(FREE, Release) == WANTED {
+        if self.word.swap(FREE, Release) == WANTED {
             self.wake();
         }
     }
@@ -68,7 +97,7 @@ impl FutexLock {
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
-                self.0.as_ptr(),
+                self.word.as_ptr(),
                 op,
                 value,
                 core::ptr::null::<libc::timespec>(),
@@ -110,5 +139,31 @@ mod tests {
         });
         // SAFETY: all threads have ended.
         assert_eq!(unsafe { *c.1.get() }, THREADS * TIMES);
+    }
+
+    #[test]
+    fn who_gives_way_comes_after_who_waits() {
+        let c = FutexLock::default();
+        c.acquire();
+        c.give_way();
+        for _ in 0..100 {
+            c.acquire();
+            let served = c.served.load(Relaxed);
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    c.acquire();
+                    c.release();
+                });
+                while !c.is_wanted() {
+                    std::thread::yield_now();
+                }
+                // A loaded machine can take longer than a turn.
+                while c.served.load(Relaxed) == served {
+                    c.give_way();
+                    c.acquire();
+                }
+                c.release();
+            });
+        }
     }
 }

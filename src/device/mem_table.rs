@@ -30,6 +30,8 @@ struct SoftRegion {
     base: u64,
     len: u64,
     access: u64,
+    /// The application's, not one that the library has registered for a message.
+    is_users: bool,
 }
 
 type Regions = HashMap<u64, SoftRegion, ByWords>;
@@ -145,7 +147,8 @@ impl MemTable {
         access: u64,
         wanted: Option<u64>,
     ) -> Result<(u64, u64)> {
-        let offsets = self.naming.offsets && wanted.is_some();
+        let is_users = wanted.is_some();
+        let offsets = self.naming.offsets && is_users;
         // A region that no peer reaches needs no key: applications give all of them the same.
         let remote = access & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0;
         let wanted = wanted.filter(|_| self.naming.own_keys && remote);
@@ -173,6 +176,7 @@ impl MemTable {
                 base,
                 len,
                 access,
+                is_users,
             },
         );
         Ok((key, base))
@@ -199,6 +203,11 @@ impl MemTable {
 }
 
 impl RegionsRead<'_> {
+    /// Whether the application registered this region: accesses to it are counted.
+    pub(crate) fn is_users(&self, key: u64) -> bool {
+        self.0.get(&key).is_some_and(|r| r.is_users)
+    }
+
     /// The memory that a peer names, if the region permits `need` (`FI_REMOTE_READ` or
     /// `FI_REMOTE_WRITE`). All refusals have the same status, so that a peer cannot probe for keys.
     pub(crate) fn find(

@@ -65,6 +65,7 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
             s.last_active = id;
         }
     }
+    s.delivered = false;
     let any = !ready.is_empty();
     s.ready = ready;
     if !s.making.is_empty() {

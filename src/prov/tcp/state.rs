@@ -49,6 +49,8 @@ pub(crate) struct TcpState {
     pub last_active: u32,
     /// Calls since it has last had bytes.
     pub misses: u32,
+    /// Receives got messages that had come before them, since all sockets were polled.
+    pub delivered: bool,
     /// Connections that wait for room in their sockets.
     pub full: u32,
     /// Calls of `progress` so far.
@@ -101,6 +103,7 @@ impl TcpState {
         TcpState {
             poller,
             misses: 0,
+            delivered: false,
             eps: Slab::default(),
             cqs: Slab::default(),
             cntrs: Slab::default(),

@@ -22,7 +22,17 @@ impl Engine {
         let p = self.peers.get_mut(op.peer);
         if let Some(p) = p {
             match op.kind {
-                EngineOpKind::ReadResp { .. } => p.serving = p.serving.saturating_sub(1),
+                EngineOpKind::ReadResp { key, counted, .. } => {
+                    p.serving = p.serving.saturating_sub(1);
+                    // The application may change the memory once the access is counted.
+                    if counted && op.status == Status::Ok {
+                        list.push(Event::Remote {
+                            key,
+                            len: op.total as u32,
+                            write: false,
+                        });
+                    }
+                }
                 _ if op.done.is_some() => p.user_ops = p.user_ops.saturating_sub(1),
                 _ => {}
             }

@@ -340,17 +340,16 @@ impl Engine {
                     Ok(_) => {
                         r.take(h.psn);
                         let copy = self.spare.pop().unwrap_or_default();
-                        let kind = EngineOpKind::ReadResp { id, key, addr };
+                        let counted = self.remote_events && access.is_users(key);
+                        let kind = EngineOpKind::ReadResp {
+                            id,
+                            key,
+                            addr,
+                            counted,
+                        };
                         let op = Self::op(None, kind, copy, UserMem::EMPTY, u64::from(len));
                         p.serving += 1;
                         self.add(pi, op);
-                        if self.remote_events {
-                            sink.list.push(Event::Remote {
-                                key,
-                                len,
-                                write: false,
-                            });
-                        }
                     }
                     Err(s) => {
                         p.refuse(h.psn, s, now);

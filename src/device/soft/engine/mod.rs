@@ -109,6 +109,8 @@ enum EngineOpKind {
         id: u64,
         key: u64,
         addr: u64,
+        /// Its end is an event.
+        counted: bool,
     },
     Ping,
 }

@@ -60,6 +60,7 @@ impl Engine {
             return;
         };
         let mut body = UserMem::EMPTY;
+        let mut failed = false;
         let kind = match op.kind {
             EngineOpKind::Send { .. } if op.total <= self.cfg.segment as u64 => PacketKind::Send,
             EngineOpKind::Send { .. } => PacketKind::SendPart {
@@ -77,7 +78,7 @@ impl Engine {
             EngineOpKind::ReadReq { id, key, addr, len } => {
                 PacketKind::ReadReq { id, key, addr, len }
             }
-            EngineOpKind::ReadResp { id, key, addr } => {
+            EngineOpKind::ReadResp { id, key, addr, .. } => {
                 // The region may have been closed after the request was accepted: then the response
                 // says so instead of carrying data.
                 let at = addr.wrapping_add(part.off);
@@ -99,6 +100,7 @@ impl Engine {
                     Err(_) => (UserMem::EMPTY, READ_GONE),
                 };
                 body = answer;
+                failed = matches!(off, READ_GONE | READ_FAILED);
                 PacketKind::ReadResp { id, off }
             }
             EngineOpKind::Ping => PacketKind::Ping,
@@ -150,6 +152,9 @@ impl Engine {
             // The packet carries the acknowledgement.
             r.acked();
             p.rx_bytes = 0;
+        }
+        if let Some(op) = self.ops.get_mut(part.op).filter(|_| failed) {
+            op.status = Status::RemoteBadKey;
         }
     }
 

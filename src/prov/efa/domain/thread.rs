@@ -58,8 +58,8 @@ impl Background for EfaDomain {
     }
 
     fn turn(&self) -> (Vec<Arc<WaitSet>>, Next) {
-        let mut s = self.state.lock_from_library();
-        let s = &mut *s;
+        let mut guard = self.state.lock_from_library();
+        let s = &mut *guard;
         let (before, now) = (core::mem::take(&mut s.polls), trace(s));
         s.polls.trace = now;
         let next = match before.some || before.trace != now {
@@ -82,6 +82,8 @@ impl Background for EfaDomain {
                 }
             }
         };
-        (reports::take_news(&mut s.cqs, &mut s.cntrs), next)
+        let news = reports::take_news(&mut s.cqs, &mut s.cntrs);
+        guard.give_way();
+        (news, next)
     }
 }

@@ -397,7 +397,7 @@ impl Port for EpPort<'_> {
         };
         let len = a.apply(self.dev, data, former).map_err(failure)?;
         let key = rta.to.as_slice().first().map_or(0, |v| v.key);
-        self.remote_access(key, len, !a.reads());
+        self.remote_access(key, len, a.counts_as_write());
         Ok(())
     }
 }

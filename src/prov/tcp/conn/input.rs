@@ -10,7 +10,7 @@ use super::super::recvq::{forget, SavedMsg, SavedState};
 use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
 use super::make::{control, control_needs, end, refuse};
-use super::saved::{announced, save};
+use super::saved::{announced, is_ahead, save};
 use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, RegionKeys, Then};
 use crate::device::stream::StreamRead;
 use crate::hmem::{InjectBuf, UserMem};
@@ -23,6 +23,10 @@ const DIRECT_MIN: u64 = 4096;
 /// Shortest long payload, and bytes that are received with the header of a message after one.
 const LONG: u64 = 12 << 10;
 const HEAD_ROOM: usize = 4096;
+/// Bytes of messages that are received at once from a peer that is ahead of the application.
+const AHEAD: usize = 2048;
+/// Polls at which such a peer is passed over while the application takes its messages.
+const PASSES: u8 = 64;
 /// System calls for one connection before the next one is served.
 const ROUNDS: u32 = 16;
 
@@ -35,6 +39,10 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
         buf = vec![0; BASE * 256];
     }
     let mut any = false;
+    let ahead = is_ahead(s, id);
+    if ahead && passes_over(s, id) {
+        return false;
+    }
     for _ in 0..ROUNDS {
         let Some(c) = s.conns.get(id) else { break };
         if !c.is_read() || matches!(c.state, ConnState::Connecting | ConnState::Refused { .. }) {
@@ -45,6 +53,7 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
         // Long messages come one by one, each by two calls: see docs/design/042.
         let beyond = match &c.rx.phase {
             Phase::Body(_) if c.rx.long && !direct.is_empty() => 0,
+            Phase::Head if ahead => AHEAD.min(buf.len()),
             Phase::Head if c.rx.long => HEAD_ROOM.min(buf.len()),
             _ => buf.len(),
         };
@@ -54,7 +63,11 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
         match stream.recv(&direct, beyond) {
             Ok(StreamRead::Bytes(n)) => {
                 any = true;
-                s.misses = if n > MUCH || c.rx.long { MISSES } else { 0 };
+                s.misses = if n > MUCH || c.rx.long || ahead {
+                    MISSES
+                } else {
+                    0
+                };
                 let first = n.min(direct.len());
                 if first > 0 {
                     arrived(s, id, first);
@@ -64,7 +77,7 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
                     refuse(s, id, why);
                     break;
                 }
-                if n < room || ends {
+                if n < room || ends || ahead {
                     break;
                 }
             }
@@ -83,6 +96,17 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
         s.buf = buf;
     }
     any
+}
+
+/// Whether a peer that is ahead has to wait: while the application takes what has come, at most
+/// [`PASSES`] times.
+fn passes_over(s: &mut TcpState, id: u32) -> bool {
+    let delivered = s.delivered;
+    s.conns.get_mut(id).is_some_and(|c| {
+        let again = delivered && c.rx.passed_over < PASSES;
+        c.rx.passed_over = if again { c.rx.passed_over + 1 } else { 0 };
+        again
+    })
 }
 
 /// The place of what comes next, if it is known and large.

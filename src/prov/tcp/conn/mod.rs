@@ -107,6 +107,8 @@ pub(crate) struct Inbound {
     stash: Vec<u8>,
     /// The last payload was long: most likely the next one is.
     long: bool,
+    /// Polls at which it was not read because its peer is ahead.
+    passed_over: u8,
 }
 
 /// Messages announced on a connection, by the numbers of the protocol, 1 to 255.
@@ -164,6 +166,7 @@ impl Conn {
                 have: 0,
                 stash: Vec::new(),
                 long: false,
+                passed_over: 0,
             },
             tx: Outbound::default(),
             order: ByteOrder::Host,

@@ -16,6 +16,18 @@ use crate::prov::contract::SendData;
 /// FI_TCP_SAVED_TOTAL.
 const SHARE: usize = 256 << 10;
 
+/// Whether so many of the peer's messages wait for a receive that its next ones are taken in a few
+/// at a time. Otherwise an application whose peers send faster than it receives would get to its
+/// receives only when the memory for messages is used up.
+pub(super) fn is_ahead(s: &mut TcpState, id: u32) -> bool {
+    if s.saved.is_empty() {
+        return false;
+    }
+    let peer = s.conns.get(id).map(|c| c.peer);
+    let saved = peer.and_then(|p| s.peers.saved(p));
+    saved.is_some_and(|bytes| *bytes > SHARE)
+}
+
 /// Saves a message that has no receive: in memory, or by leaving it in the socket.
 pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     let Some(ep) = s.conns.get(id).map(|c| c.ep) else {
@@ -149,6 +161,7 @@ fn info_of(m: &SavedMsg) -> MsgInfo {
 
 /// Gives a saved message, which is in no queue any more, to a receive.
 pub(crate) fn deliver(s: &mut TcpState, number: u32, p: RecvPlace) {
+    s.delivered = true;
     let Some(m) = s.saved.get(number) else { return };
     let (conn, state, msg) = (m.conn, m.state, info_of(m));
     let here = m.bytes.get(..m.have).unwrap_or(&[]);

@@ -20,26 +20,29 @@ impl Background for TcpDomain {
 
     fn turn(&self) -> (Vec<Arc<WaitSet>>, Next) {
         let polled = self.calls.swap(0, Ordering::Relaxed) > 0;
-        let mut s = self.state.lock_from_library();
-        let s = &mut *s;
+        let mut guard = self.state.lock_from_library();
         let next = match polled {
             true => Next::Pause,
             false => {
                 // A stream comes in pieces, and sleeping costs as much as several of them.
                 let mut vain = 0;
                 for _ in 0..LOOKS {
-                    vain = if look(s) { 0 } else { vain + 1 };
-                    if vain == VAIN || self.calls.load(Ordering::Relaxed) > 0 {
+                    vain = if look(&mut guard) { 0 } else { vain + 1 };
+                    let called = guard.is_wanted() || self.calls.load(Ordering::Relaxed) > 0;
+                    if vain == VAIN || called {
                         break;
                     }
                 }
-                let most = settle(s);
+                let most = settle(&mut guard);
                 match vain < VAIN {
                     true => Next::Again,
                     false => Next::Sleep(most),
                 }
             }
         };
-        (reports::take_news(&mut s.cqs, &mut s.cntrs), next)
+        let s = &mut *guard;
+        let news = reports::take_news(&mut s.cqs, &mut s.cntrs);
+        guard.give_way();
+        (news, next)
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn serve(
     let [key, addr, word] = record.words();
     let mut len = record.len.saturating_sub(ACCESS_HEAD);
     let write = record.kind == kind::WRITE;
-    let mut changes = write;
+    let mut counts_as_write = write;
     let done = match record.kind {
         _ if record.done => record.outcome().status(),
         kind::WRITE | kind::READ => {
@@ -79,7 +79,7 @@ pub(crate) fn serve(
         }
         _ => {
             let a = TargetAtomic::of(key, addr, word);
-            changes = !a.reads();
+            counts_as_write = a.counts_as_write();
             let n = serve_word(memory, record, &a, &mut scratch.tags)
                 .map_or_else(|| serve_atomic(memory.dev, record, &a, scratch), Ok);
             n.map(|n| len = n)
@@ -94,7 +94,7 @@ pub(crate) fn serve(
     Some(ServedAccess {
         key,
         len,
-        write: changes,
+        write: counts_as_write,
         data: (write && record.flags & WITH_DATA != 0).then_some(word & 0xffff_ffff),
     })
 }
@@ -202,6 +202,12 @@ impl TargetAtomic {
     /// Whether it changes nothing.
     pub(crate) fn reads(&self) -> bool {
         self.op == FI_ATOMIC_READ
+    }
+
+    /// Whether counters of FI_REMOTE_WRITE count it: fetching and comparing ones are remote reads
+    /// (fi_endpoint(3)).
+    pub(crate) fn counts_as_write(&self) -> bool {
+        matches!(self.kind, AtomicKind::Write { .. })
     }
 
     /// Executes the atomic on operands `data`, which the compare values follow; appends the former
