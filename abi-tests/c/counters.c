@@ -7,11 +7,14 @@
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/time.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
 #include "do.h"
 
 #define ROUNDS 200
@@ -119,6 +122,39 @@ static void round_trip(enum fi_wait_obj wait)
 	DO(0, fi_close(&av->fid));
 }
 
+static void on_alarm(int number)
+{
+	(void) number;
+}
+
+/* A signal handler ends a blocking call, so that the program can look whether it is to stop. */
+static void interrupted(void)
+{
+	struct itimerval often = { { 0, 20000 }, { 0, 20000 } }, never = { { 0, 0 }, { 0, 0 } };
+	struct sigaction act = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_eq_attr ea = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_cq_data_entry e;
+	struct fid_cntr *cntr;
+	struct fid_cq *cq;
+	struct fid_eq *eq;
+	uint32_t event;
+
+	DO(0, fi_cq_open(domain, &ca, &cq, NULL));
+	DO(0, fi_cntr_open(domain, &na, &cntr, NULL));
+	DO(0, fi_eq_open(fabric, &ea, &eq, NULL));
+	DO(0, sigaction(SIGALRM, &act, NULL));
+	DO(0, setitimer(ITIMER_REAL, &often, NULL));
+	DO(-FI_EINTR, fi_cq_sread(cq, &e, 1, NULL, 20000));
+	DO(-FI_EINTR, fi_cntr_wait(cntr, 1, 20000));
+	DO(-FI_EINTR, fi_eq_sread(eq, &event, &e, sizeof(e), 20000, 0));
+	DO(0, setitimer(ITIMER_REAL, &never, NULL));
+	DO(0, fi_close(&cq->fid));
+	DO(0, fi_close(&cntr->fid));
+	DO(0, fi_close(&eq->fid));
+}
+
 int main(void)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -134,6 +170,7 @@ int main(void)
 	round_trip(FI_WAIT_FD);
 	round_trip(FI_WAIT_YIELD);
 	round_trip(FI_WAIT_MUTEX_COND);
+	interrupted();
 	DO(0, fi_close(&domain->fid));
 	DO(0, fi_close(&fabric->fid));
 	fi_freeinfo(info);

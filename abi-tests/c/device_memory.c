@@ -39,6 +39,7 @@ static void options(int direct, int p2p, int disable)
 	size_t len = sizeof(mode);
 	bool off = false, on = true;
 	struct fi_efa_feature_ops *features;
+	struct fid_ep *plain;
 
 	DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &mode, &len));
 	TRUE(mode == (direct ? FI_HMEM_P2P_REQUIRED : p2p ? FI_HMEM_P2P_PREFERRED : FI_HMEM_P2P_DISABLED));
@@ -52,6 +53,14 @@ static void options(int direct, int p2p, int disable)
 	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&ep->fid, FI_OPT_ENDPOINT,
 			FI_OPT_CUDA_API_PERMITTED, &off, sizeof(off)));
 	DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &on, sizeof(on)));
+	/* An endpoint without FI_HMEM, of a domain that has it, as NVSHMEM opens them. */
+	info->caps &= ~FI_HMEM;
+	DO(0, fi_endpoint(domain, info, &plain, NULL));
+	DO(direct || p2p ? 0 : -FI_EOPNOTSUPP, fi_setopt(&plain->fid, FI_OPT_ENDPOINT,
+			FI_OPT_CUDA_API_PERMITTED, &off, sizeof(off)));
+	DO(0, fi_setopt(&plain->fid, FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED, &on, sizeof(on)));
+	DO(0, fi_close(&plain->fid));
+	info->caps |= FI_HMEM;
 	DO(0, fi_open_ops(&fabric->fid, FI_EFA_FEATURE_OPS, 0, (void **) &features, NULL));
 	TRUE(features->query("mixed_hmem_iov") == direct && !features->query("no such feature"));
 }

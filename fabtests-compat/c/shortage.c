@@ -2,8 +2,9 @@
 /*
  * shortage WHAT [FIRST LAST]: a process that gets no more descriptors (`fds`: limits of 3 to 64),
  * address space (`space`: from its present size, in 40 steps) or memory (`memory`: every 100th
- * malloc fails, with 100 offsets). `crowded`: a limit of 4 descriptors, on one processor that other
- * processes use, too.
+ * malloc fails, with 100 offsets), or whose files may have 1 to 4 MiB (`files`). `crowded`: a limit
+ * of 4 descriptors, on one processor that other processes use, too. `standard`: the process has
+ * closed its standard descriptors, and still writes lines to standard error.
  *
  * For each value pairs of processes are started, of which one has the limit: from its start, or
  * from the exchange of addresses on. They exchange messages of all lengths, writes and reads, and
@@ -23,7 +24,7 @@
 #define TIMEOUT_S 10.0
 
 enum { GOOD = EXIT_SUCCESS, BAD = EXIT_FAILURE, REFUSED = 3 };
-enum shortage { FDS, SPACE, MEMORY, CROWDED };
+enum shortage { FDS, SPACE, MEMORY, CROWDED, FILES, STANDARD };
 /* Processes that use the processor of `crowded`. */
 #define OTHERS 12
 
@@ -89,6 +90,14 @@ static void apply_limit(void)
 		fclose(f);
 		r.rlim_cur = r.rlim_max = (rlim_t) pages * 4096 + ((rlim_t) value << 20);
 		setrlimit(RLIMIT_AS, &r);
+		break;
+	case FILES:
+		r.rlim_cur = r.rlim_max = (rlim_t) value << 20;
+		setrlimit(RLIMIT_FSIZE, &r);
+		break;
+	case STANDARD:
+		for (int i = 0; i < 3; i++)
+			close(i);
 		break;
 	case MEMORY:
 		calls = (unsigned long) value;
@@ -212,6 +221,7 @@ static void verify(const char *at, int round, const char *text)
 /* Both sides do the same, but `leads` sends first. */
 static int talk(int fd, bool leads, bool early, bool late)
 {
+	static const char line[64] = "a line of the program's own, wherever it goes\n";
 	struct hello me, far;
 	fi_addr_t to;
 
@@ -229,6 +239,8 @@ static int talk(int fd, bool leads, bool early, bool late)
 	for (int i = 0; i < ROUNDS; i++) {
 		size_t len = size_of(i);
 
+		if (what == STANDARD && (early || late))
+			(void) !write(STDERR_FILENO, line, sizeof(line));
 		if (leads) {
 			fill(buf, i);
 			POST(fi_send(ep, buf, len, NULL, to, NULL));
@@ -316,16 +328,17 @@ static void crowd(pid_t *others)
 
 int main(int argc, char **argv)
 {
-	static const char *const names[] = { "fds", "space", "memory", "crowded" };
-	static const long first[] = { 3, 0, 0, 4 }, last[] = { 64, 39, 99, 4 };
+	static const char *const names[] = { "fds", "space", "memory", "crowded", "files",
+					     "standard" };
+	static const long first[] = { 3, 0, 0, 4, 1, 0 }, last[] = { 64, 39, 99, 4, 4, 1 };
 	pid_t others[OTHERS];
 	int count[4] = { 0 };
 	long from, to;
 
-	for (what = FDS; argc >= 2 && what <= CROWDED; what++)
+	for (what = FDS; argc >= 2 && what <= STANDARD; what++)
 		if (!strcmp(argv[1], names[what]))
 			break;
-	if (argc < 2 || what > CROWDED)
+	if (argc < 2 || what > STANDARD)
 		return EXIT_FAILURE;
 	from = argc > 2 ? atol(argv[2]) : first[what];
 	to = argc > 3 ? atol(argv[3]) : last[what];
@@ -361,5 +374,8 @@ int main(int argc, char **argv)
 	}
 	printf("%s: %d did everything, %d were told of an error, %d bad\n", names[what], count[GOOD],
 			count[REFUSED], count[BAD]);
+	/* Nothing is short for `standard`. */
+	if (what == STANDARD && count[REFUSED])
+		return EXIT_FAILURE;
 	return count[BAD] || !count[GOOD] ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -411,6 +411,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "shortage space",
         "shortage memory",
         "shortage crowded",
+        "shortage files",
+        "shortage standard",
         "kills 20",
         "intruder 5",
         "asan/bad_input",

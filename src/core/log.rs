@@ -284,12 +284,14 @@ pub const fn provider(module: &str) -> &str {
             _ => name,
         };
     }
-    let of_efa = segment_after(module, "::proto::").is_some()
-        || segment_after(module, "::shm::").is_some()
-        || segment_after(module, "::device::soft::").is_some()
-        || segment_after(module, "::device::verbs::").is_some()
-        || segment_after(module, "::device::mr_cache::").is_some()
-        || segment_after(module, "::device::any::").is_some();
+    if let Some(part) = segment_after(module, "::device::") {
+        return match part.as_bytes() {
+            b"any" | b"mr_cache" | b"soft" | b"verbs" => "efa",
+            _ => SHARED,
+        };
+    }
+    let of_efa =
+        segment_after(module, "::proto::").is_some() || segment_after(module, "::shm::").is_some();
     match of_efa {
         true => "efa",
         false => SHARED,
@@ -410,8 +412,8 @@ mod tests {
             ("fabric::prov::progress_thread", "core"),
             ("fabric::shm", "efa"),
             ("fabric::shm::events", "efa"),
-            ("fabric::device::verbs::qp::open", "efa"),
-            ("fabric::device::soft", "efa"),
+            ("fabric::device::mr_cache::monitor", "efa"),
+            ("fabric::device::any", "efa"),
             ("fabric::device::stream", "core"),
             ("fabric::device", "core"),
             ("fabric::hmem::cuda", "core"),

@@ -246,6 +246,9 @@ fn stream_sockets_first(all: &mut Vec<Info>) {
         let named = i.prov_name().is_some_and(|n| n.eq_ignore_ascii_case(name));
         named && i.ep.as_ref().is_some_and(|e| e.type_ == FI_EP_RDM)
     };
+    if !all.iter().any(|i| is(i, "tcp;ofi_rxm")) {
+        return;
+    }
     let (plain, mut others): (Vec<_>, Vec<_>) = all.drain(..).partition(|i| is(i, "tcp"));
     let at = others.iter().position(|i| is(i, "tcp;ofi_rxm"));
     let at = at.unwrap_or(others.len());
@@ -373,5 +376,9 @@ mod tests {
         let order: Vec<_> = all.iter().filter_map(Info::prov_name).collect();
         assert_eq!(order, ["tcp", "tcp;ofi_rxm", "udp", "tcp"]);
         assert_eq!(all[3].ep.as_ref().map(|e| e.type_), Some(FI_EP_MSG));
+        let mut alone = vec![info("tcp", FI_EP_RDM), info("tcp", FI_EP_MSG)];
+        stream_sockets_first(&mut alone);
+        let first = alone.first().and_then(|i| i.ep.as_ref());
+        assert_eq!(first.map(|e| e.type_), Some(FI_EP_RDM));
     }
 }

@@ -5,6 +5,7 @@ use crate::core::{guarded, Result};
 use crate::types::*;
 use core::ffi::c_void;
 use std::alloc::{alloc_zeroed, Layout};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Nanoseconds of a clock that all processes of a host share, except those in another time
 /// namespace.
@@ -36,6 +37,23 @@ pub fn processor() -> Option<u16> {
     // SAFETY: takes nothing.
     let cpu = unsafe { libc::sched_getcpu() };
     u16::try_from(cpu).ok()
+}
+
+/// The effective user of this process.
+pub fn user() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// The same file by a descriptor other than 0 to 2. A program that has closed its standard error
+/// still writes lines there, which would arrive at a peer or in shared memory.
+pub fn above_standard(fd: OwnedFd) -> Result<OwnedFd> {
+    match fd.as_raw_fd() < 3 {
+        true => fd
+            .try_clone()
+            .map_err(|e| e.raw_os_error().unwrap_or(FI_EMFILE)),
+        false => Ok(fd),
+    }
 }
 
 /// How often this thread has had to leave its processor to another, or has waited (getrusage(2)); 0
@@ -129,6 +147,11 @@ pub fn start(name: &'static core::ffi::CStr, body: impl FnMut() + Send + 'static
         }
         if r != 0 {
             drop(Box::from_raw(start));
+            let e = std::io::Error::from_raw_os_error(r);
+            crate::warn_log!(
+                FI_LOG_CORE,
+                "no thread {name:?}: {e}. The limits are ulimit -u and the cgroup's pids.max"
+            );
             return Err(FI_EAGAIN);
         }
     }

@@ -5,6 +5,7 @@
 //! other's user (SO_PEERCRED), and refuse another user. Messages keep their boundaries
 //! (SOCK_SEQPACKET); no call blocks.
 
+use super::host::{above_standard, user};
 use crate::core::{Errno, Result};
 use crate::types::*;
 use core::mem::size_of;
@@ -51,7 +52,7 @@ fn socket() -> Result<OwnedFd> {
         if fd < 0 {
             return Err(errno());
         }
-        Ok(OwnedFd::from_raw_fd(fd))
+        above_standard(OwnedFd::from_raw_fd(fd))
     }
 }
 
@@ -69,8 +70,25 @@ fn credentials(fd: &OwnedFd) -> Option<libc::ucred> {
 }
 
 fn is_our_user(cred: &libc::ucred) -> bool {
-    // SAFETY: takes nothing and cannot fail.
-    cred.uid == unsafe { libc::geteuid() }
+    let me = user();
+    cred.uid == me && !stands_for_many(me)
+}
+
+/// Whether the kernel shows this number in place of every user that has none in this user namespace
+/// (user_namespaces(7)): then it identifies nobody.
+fn stands_for_many(uid: u32) -> bool {
+    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let overflow = overflow.ok().and_then(|s| s.trim().parse().ok());
+    uid == overflow.unwrap_or(OVERFLOW_UID) && !every_user_has_a_number()
+}
+
+/// The usual number for users without one.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// Whether this is the first user namespace, or one with all of its users.
+fn every_user_has_a_number() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Listens at a name; `backlog` as for listen(2). `FI_EADDRINUSE` when the name is taken, or
@@ -125,7 +143,7 @@ pub fn accept(listener: &OwnedFd) -> Result<Incoming> {
                 _ => Ok(Incoming::Nobody),
             };
         }
-        OwnedFd::from_raw_fd(fd)
+        above_standard(OwnedFd::from_raw_fd(fd))?
     };
     Ok(match credentials(&fd).filter(is_our_user) {
         Some(cred) => Incoming::Process(fd, cred.pid),

@@ -154,7 +154,7 @@ impl Stream {
     /// when the socket is writable and [`Stream::error`] is 0.
     pub(crate) fn connect(from: SocketAddr, to: SocketAddr) -> Result<Stream, c_int> {
         let go = || -> io::Result<Stream> {
-            let s = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+            let s = above_standard(Socket::new(Domain::for_address(to), Type::STREAM, None)?)?;
             s.set_nonblocking(true)?;
             let mut from = from;
             from.set_port(0);
@@ -304,6 +304,14 @@ impl Stream {
     }
 }
 
+/// [`host::above_standard`] for sockets.
+fn above_standard(s: Socket) -> io::Result<Socket> {
+    let moved = super::host::above_standard(s.into());
+    moved
+        .map(Socket::from)
+        .map_err(io::Error::from_raw_os_error)
+}
+
 /// A bound socket that accepts connections.
 #[derive(Debug)]
 pub(crate) struct StreamListener {
@@ -317,7 +325,7 @@ impl StreamListener {
     /// `FI_EADDRNOTAVAIL` and other errors of bind(2).
     pub(crate) fn bind(at: SocketAddr, reuse: bool) -> Result<StreamListener, c_int> {
         let go = || -> io::Result<StreamListener> {
-            let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+            let socket = above_standard(Socket::new(Domain::for_address(at), Type::STREAM, None)?)?;
             socket.set_nonblocking(true)?;
             socket.set_reuse_address(reuse)?;
             socket.bind(&SockAddr::from(at))?;
@@ -349,7 +357,8 @@ impl StreamListener {
     /// Accepts the next connection. `None` when there is none; an error when it cannot be accepted
     /// now.
     pub(crate) fn accept(&self) -> Result<Option<(Stream, SocketAddr)>, c_int> {
-        match self.socket.accept() {
+        let accepted = self.socket.accept();
+        match accepted.and_then(|(s, from)| Ok((above_standard(s)?, from))) {
             Ok((s, from)) => {
                 let nonblocking = s.set_nonblocking(true).is_ok();
                 let from = from.as_socket().filter(|_| nonblocking);
@@ -386,6 +395,13 @@ pub(crate) struct Ready {
     pub read: bool,
     pub write: bool,
 }
+
+/// The system call that lists events: the one that libc makes, which no seccomp profile of a
+/// container forbids. Not by libc: its function is a cancellation point.
+#[cfg(target_arch = "x86_64")]
+const EPOLL_WAIT: libc::c_long = libc::SYS_epoll_wait;
+#[cfg(not(target_arch = "x86_64"))]
+const EPOLL_WAIT: libc::c_long = libc::SYS_epoll_pwait;
 
 /// Most events of one [`Poller::look`].
 pub(crate) const READY_MAX: usize = 64;
@@ -456,15 +472,7 @@ impl Poller {
         // SAFETY: the list has room for so many events.
         let n = unsafe {
             let (at, no_mask) = (list.as_mut_ptr(), core::ptr::null::<libc::sigset_t>());
-            libc::syscall(
-                libc::SYS_epoll_pwait,
-                self.epoll,
-                at,
-                READY_MAX,
-                0,
-                no_mask,
-                0,
-            )
+            libc::syscall(EPOLL_WAIT, self.epoll, at, READY_MAX, 0, no_mask, 0)
         };
         out.clear();
         let n = usize::try_from(n).unwrap_or(0);
@@ -500,6 +508,20 @@ pub(crate) struct InterfaceAddr {
     pub point_to_point: bool,
 }
 
+impl InterfaceAddr {
+    /// An address of the loopback interface.
+    pub(crate) fn of_loopback(ip: std::net::IpAddr) -> InterfaceAddr {
+        InterfaceAddr {
+            name: "lo".into(),
+            prefix: if ip.is_ipv4() { 8 } else { 128 },
+            ip,
+            scope: 0,
+            loopback: true,
+            point_to_point: false,
+        }
+    }
+}
+
 /// Decodes an IPv4 or IPv6 socket address, with its scope id. `None` for other families.
 ///
 /// # Safety
@@ -531,6 +553,8 @@ pub(crate) fn interface_addrs() -> Vec<InterfaceAddr> {
     // SAFETY: on success `list` is a list that we walk read-only and free once.
     unsafe {
         if libc::getifaddrs(&mut list) != 0 {
+            let e = io::Error::last_os_error();
+            crate::warn_limited!(FI_LOG_FABRIC, "no interface is known: getifaddrs(3): {e}");
             return out;
         }
         let mut at = list;

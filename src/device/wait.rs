@@ -3,6 +3,7 @@
 //! A [`WaitSet`] is an epoll descriptor that an application may hand to poll(2) or epoll(7)
 //! (FI_WAIT_FD), with one event descriptor of its own for signals from inside the library.
 
+use super::local::errno;
 use crate::core::Result;
 use crate::types::*;
 use core::cell::UnsafeCell;
@@ -26,7 +27,8 @@ unsafe impl Sync for Pair {}
 unsafe impl Send for Pair {}
 
 impl WaitSet {
-    /// A set with only its own event descriptor. `FI_EMFILE` when descriptors are used up.
+    /// A set with only its own event descriptor. `FI_EMFILE` when descriptors are used up, or
+    /// another errno of epoll_create1(2) or eventfd(2).
     pub fn new() -> Result<WaitSet> {
         // SAFETY: no pointers are passed.
         let (epoll, event) = unsafe {
@@ -45,11 +47,13 @@ impl WaitSet {
             pair: Box::new(pair),
         };
         if epoll < 0 || event < 0 {
+            let e = std::io::Error::last_os_error();
             crate::warn_log!(
                 FI_LOG_CORE,
-                "no file descriptor left for a wait object (ulimit -n)"
+                "no wait object: epoll_create1(2) and eventfd(2): {e}. EMFILE, ENFILE: no file \
+                 descriptor is left (ulimit -n)"
             );
-            return Err(FI_EMFILE);
+            return Err(e.raw_os_error().unwrap_or(FI_EMFILE));
         }
         w.add(event);
         Ok(w)
@@ -126,6 +130,22 @@ impl WaitSet {
 /// Waits until `fd` is readable, at most `timeout_ms` (negative: without limit).
 pub fn wait_readable(fd: i32, timeout_ms: i32) {
     poll_fd(fd, libc::POLLIN, timeout_ms);
+}
+
+/// As [`wait_readable`], for calls of the application that block. `FI_EINTR` when a signal handler
+/// has run meanwhile: it may have told the application to stop waiting.
+pub fn wait_interruptibly(fd: i32, timeout_ms: i32) -> Result<()> {
+    let mut p = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry is passed, which outlives the call.
+    let n = unsafe { libc::poll(&mut p, 1, timeout_ms) };
+    match n < 0 && errno() == FI_EINTR {
+        true => Err(FI_EINTR),
+        false => Ok(()),
+    }
 }
 
 /// As [`wait_readable`], for any events of poll(2). Returns whether one occurred.

@@ -9,7 +9,7 @@ use crate::core::process::PerProcess;
 use crate::core::Result;
 use crate::types::*;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// Operations of a kind of device memory. Thread safe; no call creates a context.
@@ -337,8 +337,14 @@ pub(crate) fn take_failure(mem: &UserMem) -> bool {
 /// does not say whose an address is. Detection is needed only once the device's library is loaded:
 /// a program with such memory has loaded it, even without FI_HMEM.
 pub(crate) fn owner(at: usize) -> Option<MemKind> {
-    if super::cuda::loaded() || super::rocr::loaded() {
-        detect();
+    /// Libraries that had been loaded when those of devices were last looked for.
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let loads = super::dl::loads();
+    if SEEN.load(Ordering::Relaxed) != loads {
+        if super::cuda::loaded() || super::rocr::loaded() {
+            detect();
+        }
+        SEEN.store(loads, Ordering::Relaxed);
     }
     let known = INSTALLED.iter().skip(1).zip(DEVICE_KINDS);
     let mut known = known.filter_map(|(i, kind)| Some((i.get()?, kind)));

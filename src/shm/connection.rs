@@ -14,6 +14,7 @@
 
 use crate::core::Result;
 use crate::device::any::public_key;
+use crate::device::host::above_standard;
 use crate::device::local::{self, errno, Incoming};
 use crate::device::QpAddr;
 use crate::types::*;
@@ -244,7 +245,7 @@ pub(crate) fn receive(fd: &OwnedFd) -> ConnEvent {
                 for i in 0..bytes / size_of::<i32>() {
                     let file = OwnedFd::from_raw_fd(at.add(i).read_unaligned());
                     if let Some(to) = files.get_mut(count) {
-                        *to = Some(file);
+                        *to = above_standard(file).ok();
                     }
                     count += 1;
                 }

@@ -509,7 +509,15 @@ impl EventThread {
                         ConnEvent::Ring(from, fd) => {
                             let ring = match connection::owns(&from, *pid) {
                                 true => RingSegment::open(fd).ok(),
-                                false => None,
+                                false => {
+                                    crate::info_log!(
+                                        FI_LOG_EP_CTRL,
+                                        "process {pid} on this host sends by the adapter: it is \
+                                         not known to listen at its address (0: another PID \
+                                         namespace)"
+                                    );
+                                    None
+                                }
                             };
                             let table = ep.table.as_ref().map(|t| t.offer());
                             // A peer whose ring is not mapped, or that the answer does not

@@ -6,6 +6,7 @@
 //! atomic loads and stores and by copies only.
 
 use crate::core::Result;
+use crate::device::host::above_standard;
 use crate::types::*;
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU64;
@@ -29,10 +30,30 @@ unsafe impl Sync for MemfdMap {}
 const HUGETLBFS: i64 = 0x958458f6;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
+/// Most bytes that a file may have.
+fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the struct is valid for the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    limit.rlim_cur
+}
+
 impl MemfdMap {
     /// A new file of `len` bytes, all zero. `FI_ENOMEM` when there is no memory or no descriptor
     /// for it.
     pub(crate) fn create(len: usize) -> Result<MemfdMap> {
+        if file_size_limit() < len as u64 {
+            // A longer file would end the program (SIGXFSZ).
+            crate::warn_limited!(
+                FI_LOG_MR,
+                "no shared memory: files are limited to {} bytes (ulimit -f), wanted {len}",
+                file_size_limit()
+            );
+            return Err(FI_ENOMEM);
+        }
         // SAFETY: the name is a C string; the descriptor is owned from here on.
         let fd = unsafe {
             let fd = libc::memfd_create(
@@ -40,9 +61,11 @@ impl MemfdMap {
                 libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
             );
             if fd < 0 {
+                let e = std::io::Error::last_os_error();
+                crate::warn_limited!(FI_LOG_MR, "no shared memory: memfd_create(2): {e}");
                 return Err(FI_ENOMEM);
             }
-            OwnedFd::from_raw_fd(fd)
+            above_standard(OwnedFd::from_raw_fd(fd))?
         };
         // SAFETY: plain numbers are passed.
         let sealed = unsafe {

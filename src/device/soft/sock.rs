@@ -5,11 +5,13 @@
 //! which [`Sock::recv`] splits.
 
 use crate::core::Result;
+use crate::device::host::above_standard;
 use crate::hmem::{UserMem, MAX_SEGS};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 /// Datagrams per system call.
 pub(crate) const BATCH: usize = 32;
@@ -233,6 +235,8 @@ impl Sock {
         if fd < 0 {
             return Err(errno());
         }
+        // SAFETY: the descriptor is nobody else's.
+        let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })?.into_raw_fd();
         let mut s = Sock {
             fd,
             port: 0,

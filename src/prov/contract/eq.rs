@@ -2,7 +2,7 @@
 
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::{Errno, Result};
-use crate::device::wait::{wait_readable, WaitSet};
+use crate::device::wait::{wait_interruptibly, WaitSet};
 use crate::types::*;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -136,7 +136,7 @@ impl Eq {
     }
 
     /// As [`Eq::read`], waiting up to `timeout_ms` (negative: without limit).
-    /// `FI_ENOSYS` without a wait object.
+    /// `FI_ENOSYS` without a wait object, `FI_EINTR` when a signal handler has run.
     pub fn sread(&self, timeout_ms: i32, peek: bool) -> Result<EqEvent> {
         let w = self.wait.as_ref().ok_or(FI_ENOSYS)?;
         let until = deadline(timeout_ms);
@@ -149,7 +149,7 @@ impl Eq {
             if left == 0 {
                 return Err(FI_EAGAIN);
             }
-            wait_readable(w.fd(), left);
+            wait_interruptibly(w.fd(), left)?;
         }
     }
 

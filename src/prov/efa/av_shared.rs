@@ -6,6 +6,7 @@
 
 use super::addr;
 use crate::core::Result;
+use crate::device::host::user;
 use crate::types::*;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -17,10 +18,6 @@ pub(crate) struct SharedAv {
     file: File,
     path: PathBuf,
     reader: bool,
-}
-
-fn uid() -> u32 {
-    std::fs::metadata("/proc/self").map_or(u32::MAX, |m| m.uid())
 }
 
 impl SharedAv {
@@ -35,7 +32,7 @@ impl SharedAv {
             );
             return Err(FI_EINVAL);
         }
-        let path = PathBuf::from(format!("/dev/shm/libfabric-av-{}-{name}", uid()));
+        let path = PathBuf::from(format!("/dev/shm/libfabric-av-{}-{name}", user()));
         let mut how = OpenOptions::new();
         how.read(true).custom_flags(libc::O_NOFOLLOW);
         if !reader {
@@ -55,7 +52,8 @@ impl SharedAv {
             }
             errno
         })?;
-        if file.metadata().map_or(true, |m| m.uid() != uid()) {
+        if file.metadata().map_or(true, |m| m.uid() != user()) {
+            crate::warn_log!(FI_LOG_AV, "fi_av_open: {path:?} is another user's");
             return Err(FI_EACCES);
         }
         Ok(SharedAv { file, path, reader })

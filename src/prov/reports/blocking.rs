@@ -6,7 +6,7 @@
 use super::cntr::Cntr;
 use super::cq::Cq;
 use crate::core::Result;
-use crate::device::wait::{wait_readable, WaitSet};
+use crate::device::wait::{wait_interruptibly, WaitSet};
 use crate::prov::contract::{deadline, remaining, shorter, CompletionQueues, Counters, Entry};
 use crate::types::*;
 use std::sync::Arc;
@@ -103,7 +103,11 @@ pub(crate) fn sread(
         match d.prepare_cq(cq) {
             Ok((w, most)) => {
                 failed_arms = 0;
-                wait_readable(w.fd(), shorter(left, most));
+                match wait_interruptibly(w.fd(), shorter(left, most)) {
+                    Err(e) if done == 0 => return Err(e),
+                    Err(_) => return Ok(done),
+                    Ok(()) => {}
+                }
             }
             Err(FI_EAGAIN) => {
                 // Something has arrived that cannot be taken yet, for example while a peer works on
@@ -152,7 +156,7 @@ pub(crate) fn wait_cntr(
         match d.prepare_cntr(cntr, threshold, errors) {
             Ok((w, most)) => {
                 let most = shorter(COUNTER_SLEEP_MAX, most);
-                wait_readable(w.fd(), shorter(left, most));
+                wait_interruptibly(w.fd(), shorter(left, most))?;
             }
             Err(FI_EAGAIN) => {}
             Err(e) => return Err(e),

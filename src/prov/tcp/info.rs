@@ -196,6 +196,12 @@ fn doubtful(a: &InterfaceAddr) -> bool {
 fn interfaces() -> Vec<InterfaceAddr> {
     let only = params::tcp().iface.as_deref();
     let mut all = interface_addrs();
+    if all.is_empty() {
+        // No interface is up, or this process may not ask: its own host it can most likely reach.
+        all = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+            .map(InterfaceAddr::of_loopback)
+            .to_vec();
+    }
     all.retain(|a| {
         let named = |o: &str| a.name == o || a.ip.to_string() == o || a.loopback && o == "loopback";
         let wanted = only.is_none_or(named);

@@ -52,7 +52,14 @@ impl TxRings {
             Err(FI_EAGAIN) if !since_full.is_some_and(late) => {
                 TxRoute::WriteBlocked(since_full.unwrap_or(now))
             }
-            Err(_) => TxRoute::Adapter,
+            Err(e) => {
+                crate::info_log!(
+                    FI_LOG_EP_CTRL,
+                    "a peer on this host gets its messages by the adapter: no ring to it: {}",
+                    std::io::Error::from_raw_os_error(e)
+                );
+                TxRoute::Adapter
+            }
         };
         self.set_route(at, route);
         self.take_answer(at)

@@ -160,7 +160,7 @@ impl Ep {
             opts = opts.with_resource_mgmt(d.resource_mgmt);
         }
         if info.caps & FI_HMEM != 0 {
-            opts = opts.with_device_memory(kind, d);
+            opts = opts.with_device_memory(kind);
         }
         let qpn = info
             .src_addr

@@ -2,7 +2,7 @@
 
 use crate::core::Result;
 use crate::device::{AdapterAttr, PacketQp, QueuePair};
-use crate::hmem;
+use crate::hmem::{self, MemKind};
 use crate::prov::contract::OptionValue;
 use crate::prov::efa::endpoint::{Ep, Kind};
 use crate::types::*;
@@ -44,7 +44,10 @@ pub(crate) struct Options {
     pub inject_atomic_size: usize,
     pub max_atomic_size: usize,
     pub device_rdma: bool,
-    /// Upper bounds: of the inject sizes of messages, of that of writes, of the size of atomics.
+    /// Upper bounds: of the sizes of messages and of reads and writes, of the inject sizes of
+    /// messages, of that of writes, of the size of atomics.
+    msg_limit: usize,
+    rma_size_limit: usize,
     limit: usize,
     rma_limit: usize,
     atomic_limit: usize,
@@ -56,6 +59,8 @@ pub(crate) struct Options {
     rnr_limit: bool,
     /// The application manages its receives (FI_RM_DISABLED): without one its peer's send fails.
     rnr_reported: bool,
+    /// The adapter is hardware.
+    hardware: bool,
     p2p: i32,
     device_memory: DeviceMemory,
     shared_memory: bool,
@@ -84,6 +89,8 @@ impl Options {
             inject_atomic_size: inject,
             max_atomic_size: atomic,
             device_rdma: true,
+            msg_limit: usize::MAX,
+            rma_size_limit: usize::MAX,
             limit: inject,
             rma_limit: inject,
             atomic_limit: atomic,
@@ -92,6 +99,7 @@ impl Options {
             rnr_retry: RNR_RETRY_FOR_EVER,
             rnr_limit: true,
             rnr_reported: false,
+            hardware: false,
             p2p: FI_HMEM_P2P_DISABLED,
             device_memory: DeviceMemory::None,
             shared_memory: true,
@@ -111,6 +119,7 @@ impl Options {
     pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
         self.rdma_read = d.caps.rdma_read;
+        self.hardware = d.identity.is_some();
         self.device_rdma = self.rdma_read;
         if kind == Kind::Rdm && self.rnr_limit {
             self.rnr_retry = RNR_RETRY_OF_PACKETS;
@@ -118,8 +127,8 @@ impl Options {
         if kind != Kind::Rdm {
             self.no_protocol = true;
             self.p2p = FI_HMEM_P2P_REQUIRED;
-            self.max_msg_size = d.mtu;
-            self.max_rma_size = d.max_rdma;
+            (self.max_msg_size, self.msg_limit) = (d.mtu, d.mtu);
+            (self.max_rma_size, self.rma_size_limit) = (d.max_rdma, d.max_rdma);
             let wide = d.raw.wide.is_some() && d.caps.rdma_write && self.limit > d.raw.inline;
             self.rma_limit = if wide { self.limit } else { 0 };
             self.inject_rma_size = self.rma_limit;
@@ -128,13 +137,12 @@ impl Options {
     }
 
     /// How an endpoint that may use device memory (FI_HMEM) moves it.
-    pub(crate) fn with_device_memory(mut self, kind: Kind, d: &AdapterAttr) -> Options {
+    pub(crate) fn with_device_memory(mut self, kind: Kind) -> Options {
         use DeviceMemory::{Copied, Direct, PeerToPeer};
         hmem::expect_device_memory();
-        let hardware = d.identity.is_some();
         (self.device_memory, self.p2p) = match kind {
             Kind::Direct => (Direct, FI_HMEM_P2P_REQUIRED),
-            _ if hardware && hmem::peer_to_peer() => (PeerToPeer, FI_HMEM_P2P_PREFERRED),
+            _ if self.hardware && hmem::peer_to_peer() => (PeerToPeer, FI_HMEM_P2P_PREFERRED),
             _ => (Copied, FI_HMEM_P2P_DISABLED),
         };
         self
@@ -149,7 +157,7 @@ impl Options {
 
     /// Whether messages may go through shared memory, where CUDA copies device memory.
     pub(crate) fn uses_shm(&self) -> bool {
-        self.shared_memory && (self.cuda_api || self.device_memory == DeviceMemory::None)
+        self.shared_memory && self.cuda_api
     }
 
     /// Most bytes of an injected message.
@@ -307,19 +315,26 @@ fn set_device_rdma(o: &mut Options, on: bool) -> std::result::Result<(), Refusal
     }
 }
 
-/// FI_OPT_CUDA_API_PERMITTED: without CUDA calls only the adapter can access device memory.
+/// FI_OPT_CUDA_API_PERMITTED: without CUDA calls only the adapter can access device memory, also
+/// that of an endpoint without FI_HMEM whose domain has it.
 fn set_cuda_api(o: &mut Options, permitted: bool) -> std::result::Result<(), Refusal> {
-    match o.device_memory {
-        DeviceMemory::None => refuse("nothing: an endpoint with FI_HMEM only", FI_EINVAL),
-        DeviceMemory::Copied if !permitted => refuse(
+    let copied = match o.device_memory {
+        DeviceMemory::None if o.no_protocol => return Ok(()),
+        DeviceMemory::None if !hmem::present(MemKind::Cuda) => {
+            return refuse("nothing: this machine has no CUDA", FI_EINVAL)
+        }
+        DeviceMemory::None => !(o.hardware && hmem::peer_to_peer()),
+        DeviceMemory::Copied => true,
+        DeviceMemory::Direct | DeviceMemory::PeerToPeer => false,
+    };
+    if copied && !permitted {
+        return refuse(
             "true: no adapter reads or writes device memory here, CUDA copies it",
             FI_EOPNOTSUPP,
-        ),
-        _ => {
-            o.cuda_api = permitted;
-            Ok(())
-        }
+        );
     }
+    o.cuda_api = permitted;
+    Ok(())
 }
 
 macro_rules! table {
@@ -332,9 +347,11 @@ macro_rules! table {
 const TABLE: &[Row] = table! {
     FI_OPT_MIN_MULTI_RECV, AnyTime, Size(|e| e.opts.min_multi_recv, store!(min_multi_recv));
     FI_OPT_CM_DATA_SIZE, AnyTime, Size(|_| 0, read_only);
-    FI_OPT_MAX_MSG_SIZE, AnyTime, Size(|e| e.opts.max_msg_size, store!(max_msg_size));
+    FI_OPT_MAX_MSG_SIZE, AnyTime,
+        Size(|e| e.opts.max_msg_size, store!(max_msg_size at most msg_limit));
     FI_OPT_MAX_TAGGED_SIZE, AnyTime, Size(|e| e.opts.max_tagged_size, store!(max_tagged_size));
-    FI_OPT_MAX_RMA_SIZE, AnyTime, Size(|e| e.opts.max_rma_size, store!(max_rma_size));
+    FI_OPT_MAX_RMA_SIZE, AnyTime,
+        Size(|e| e.opts.max_rma_size, store!(max_rma_size at most rma_size_limit));
     FI_OPT_MAX_ATOMIC_SIZE, AnyTime,
         Size(|e| e.opts.max_atomic_size, store!(max_atomic_size at most atomic_limit));
     FI_OPT_INJECT_MSG_SIZE, AnyTime,
