@@ -24,6 +24,9 @@ const FEW: usize = 8;
 /// Most masks that have lists; receives and messages of further masks are searched one by one.
 const MASKS_MAX: usize = 24;
 
+/// Entries, and lists, from which on memory is returned once most of them are gone.
+const LARGE: usize = 4096;
+
 type Lists = HashMap<(PeerId, u64), List, ByWords>;
 
 /// Entries in order. Most lists have one, for which no memory is allocated.
@@ -159,8 +162,19 @@ impl Index {
                 l.retain(|id| alive(*id, live));
                 l.first.is_some()
             });
+            // A walk through the map takes as long as it was once large.
+            if self.lists.capacity() > LARGE && self.lists.len() < self.lists.capacity() / 8 {
+                self.lists.shrink_to(2 * self.lists.len());
+            }
         }
         self.lists.entry(key).or_default().append(id, live);
+    }
+}
+
+/// Returns the memory of entries that are all gone, after a burst of them.
+fn forget_burst<T>(live: &mut Slab<Stamped<T>>) {
+    if live.is_empty() && live.end() > LARGE {
+        *live = Slab::default();
     }
 }
 
@@ -180,6 +194,8 @@ pub struct Matcher<R, U> {
     by_mask: Vec<Index>,
     in_order: List,
     seq: u32,
+    /// Slot of the listed receive that was cancelled last.
+    cancelled: u32,
 }
 
 impl<R: Copy + Default, U> Default for Matcher<R, U> {
@@ -193,6 +209,7 @@ impl<R: Copy + Default, U> Default for Matcher<R, U> {
             by_mask: vec![Index::new(0)],
             in_order: List::default(),
             seq: 0,
+            cancelled: 0,
         }
     }
 }
@@ -201,11 +218,6 @@ impl<R: Copy + Default, U> Matcher<R, U> {
     fn stamp(&mut self) -> u32 {
         self.seq = self.seq.wrapping_add(1);
         self.seq
-    }
-
-    /// Sort key of an entry: smaller for older entries.
-    fn order(&self, id: Id) -> u32 {
-        id.seq.wrapping_sub(self.seq.wrapping_add(1))
     }
 
     // ---- receives ------------------------------------------------------------------------
@@ -364,6 +376,7 @@ impl<R: Copy + Default, U> Matcher<R, U> {
             return None;
         }
         let p = self.listed.remove(id.slot)?.value;
+        forget_burst(&mut self.listed);
         if let Some(i) = self.receives.iter_mut().find(|i| i.ignore == p.ignore) {
             // A receive of `rare` was not counted here, and its mask may have got lists since.
             let n = if p.src == ANY {
@@ -377,18 +390,27 @@ impl<R: Copy + Default, U> Matcher<R, U> {
         Some(p)
     }
 
-    /// Takes a posted receive back, the first that `pick` accepts.
+    /// Takes a posted receive back, one that `pick` accepts: which of several is not specified
+    /// (fi_cancel(3)).
     pub fn cancel(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<Posted<R>> {
-        let listed = self.listed.iter().filter(|(_, e)| pick(&e.value.what));
-        let listed = listed.map(|(slot, e)| Id { seq: e.seq, slot });
-        let listed = listed.min_by_key(|id| self.order(*id));
-        let id = listed.or_else(|| {
-            let e = self.fresh.iter().find(|e| pick(&e.value.what))?;
-            Some(Id {
-                seq: e.seq,
-                slot: FRESH,
+        let fresh = self.fresh.iter().find(|e| pick(&e.value.what));
+        let fresh = fresh.map(|e| Id {
+            seq: e.seq,
+            slot: FRESH,
+        });
+        let id = fresh.or_else(|| {
+            // Receives are most often cancelled in the order of their slots, or in the reverse.
+            let end = self.listed.end() as u32;
+            let from = self.cancelled.saturating_sub(1).min(end);
+            let mut slots = (from..end).chain(0..from);
+            slots.find_map(|slot| {
+                let e = self.listed.get(slot).filter(|e| pick(&e.value.what))?;
+                Some(Id { seq: e.seq, slot })
             })
         })?;
+        if id.slot != FRESH {
+            self.cancelled = id.slot;
+        }
         self.take_receive(id)
     }
 
@@ -469,6 +491,7 @@ impl<R: Copy + Default, U> Matcher<R, U> {
             i.drop_front((ANY, t), id);
         }
         self.in_order.front(&self.messages);
+        forget_burst(&mut self.messages);
         Some(m.what)
     }
 
