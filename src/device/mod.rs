@@ -25,7 +25,7 @@ pub mod verbs;
 pub mod wait;
 
 use crate::core::Result;
-use crate::hmem::{InjectBuf, Piece, UserMem};
+use crate::hmem::{Piece, UserMem};
 use crate::transport::{Completion, Payload, PeerId, Report, Status, Transport, Verdict};
 use crate::types::FI_ENOSYS;
 use any::{ExternalCounter, ExternalQueue};
@@ -510,7 +510,7 @@ fn post_and_ring(
     inject: bool,
 ) -> Verdict {
     let sent = match inject {
-        true => q.am_short(done, AmHeader::imm(imm), InjectBuf::from(p)),
+        true => q.am_short(done, AmHeader::imm(imm), p.as_inject()),
         false => q.am_zcopy(done, AmHeader::imm(imm), Payload::Piece(p)),
     };
     q.ring_burst();

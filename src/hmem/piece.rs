@@ -92,12 +92,15 @@ pub struct InjectBuf<'a> {
     lent: PhantomData<&'a [u8]>,
 }
 
-/// Valid because a piece is lent for longer: until its operation completes.
-impl From<Piece> for InjectBuf<'_> {
+impl Piece {
+    /// The bytes for a call that copies them: a piece is lent for longer, until its operation
+    /// completes.
     #[inline(always)]
-    fn from(piece: Piece) -> Self {
-        let lent = PhantomData;
-        InjectBuf { piece, lent }
+    pub fn as_inject(&self) -> InjectBuf<'_> {
+        InjectBuf {
+            piece: *self,
+            lent: PhantomData,
+        }
     }
 }
 
@@ -130,7 +133,8 @@ impl<'a> InjectBuf<'a> {
         if self.piece.is_empty() {
             return &[];
         }
-        // SAFETY: as promised in `new`.
+        // SAFETY: readable for as long as `'a` lasts, as whoever made the piece promised (`new`,
+        // `Piece::new`, or the slice that it was made of).
         unsafe { core::slice::from_raw_parts(self.piece.addr as *const u8, self.piece.len) }
     }
 

@@ -93,7 +93,7 @@ fn nic(d: &AdapterAttr) -> Nic {
 }
 
 /// The RDM candidate of an adapter, before hints.
-fn rdm(d: &AdapterAttr) -> Info {
+fn rdm_info(d: &AdapterAttr) -> Info {
     let tx = TxAttr {
         caps: TX_CAPS,
         op_flags: FI_INJECT
@@ -283,7 +283,7 @@ pub(crate) const DGRAM_PREFIX: usize = 40;
 /// What endpoints without protocol have in common, before hints: the adapter's own queues and
 /// packets, and no order.
 fn raw(d: &AdapterAttr) -> Info {
-    let mut i = rdm(d);
+    let mut i = rdm_info(d);
     if let (Some(t), Some(r)) = (&mut i.tx, &mut i.rx) {
         (t.msg_order, r.msg_order) = (0, 0);
         (t.size, r.size) = (d.raw.sends, d.raw.recvs);
@@ -309,7 +309,7 @@ fn raw(d: &AdapterAttr) -> Info {
 }
 
 /// The DGRAM candidate of an adapter, before hints.
-fn dgram(d: &AdapterAttr) -> Info {
+fn dgram_info(d: &AdapterAttr) -> Info {
     let mut i = raw(d);
     i.caps = FI_MSG | FI_SEND | FI_RECV | FI_SOURCE | DOMAIN_CAPS;
     i.mode = FI_MSG_PREFIX;
@@ -331,7 +331,7 @@ fn dgram(d: &AdapterAttr) -> Info {
 }
 
 /// The candidate of an adapter whose work requests the application sees, before hints.
-fn direct(d: &AdapterAttr, q: &Query) -> Info {
+fn direct_info(d: &AdapterAttr, q: &Query) -> Info {
     let mut i = raw(d);
     let mode = q.hints.map_or(FI_RX_CQ_DATA, |h| h.mode);
     // A write with immediate data takes a receive here, which the application has to know.
@@ -394,21 +394,21 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
                 continue;
             }
         }
-        let mut rendezvous = rdm(&dev);
-        collective(&mut rendezvous, q.hints);
-        let mut grams = dgram(&dev);
+        let mut rdm = rdm_info(&dev);
+        collective(&mut rdm, q.hints);
+        let mut dgram = dgram_info(&dev);
         if dev.identity.is_some() {
-            hardware(&mut rendezvous, &dev);
-            hardware(&mut grams, &dev);
+            hardware(&mut rdm, &dev);
+            hardware(&mut dgram, &dev);
         } else {
-            scalable(&mut rendezvous, q.hints);
+            scalable(&mut rdm, q.hints);
         }
-        let mut requests = direct(&dev, q);
-        device_memory(&mut requests, q, &dev, Kind::Direct);
-        device_memory(&mut rendezvous, q, &dev, Kind::Rdm);
-        candidates.push((0, requests, dev.clone()));
-        candidates.push((1, rendezvous, dev.clone()));
-        candidates.push((3, grams, dev));
+        let mut direct = direct_info(&dev, q);
+        device_memory(&mut direct, q, &dev, Kind::Direct);
+        device_memory(&mut rdm, q, &dev, Kind::Rdm);
+        candidates.push((0, direct, dev.clone()));
+        candidates.push((1, rdm, dev.clone()));
+        candidates.push((3, dgram, dev));
     }
     // Order: efa-direct of all adapters, then RDM with the wire protocol, then DGRAM.
     candidates.sort_by_key(|(rank, _, _)| *rank);
@@ -416,12 +416,14 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
         match candidate(&mut i, q, &dev) {
             Ok(()) => list.push(i),
             Err(m) => {
-                let name = i
-                    .domain
-                    .as_ref()
-                    .and_then(|d| d.name.as_deref())
-                    .unwrap_or("?");
-                crate::info_log!(FI_LOG_FABRIC, "rejected {name} (fabric {FABRIC}): {m}");
+                let domain = i.domain.as_ref().and_then(|d| d.name.as_deref());
+                let fabric = i.fabric.as_ref().and_then(|f| f.name.as_deref());
+                crate::info_log!(
+                    FI_LOG_FABRIC,
+                    "rejected {} (fabric {}): {m}",
+                    domain.unwrap_or("?"),
+                    fabric.unwrap_or("?")
+                );
             }
         }
     }

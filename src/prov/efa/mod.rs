@@ -6,7 +6,8 @@
 //! makes progress on every endpoint bound to that queue. Event queues belong to the fabric and have
 //! locks of their own.
 
-pub(crate) mod addr;
+mod adapter_events;
+mod addr;
 pub(crate) mod av;
 mod av_shared;
 mod budget;

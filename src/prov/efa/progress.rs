@@ -2,22 +2,19 @@
 //! rings, then continues operations that had to wait.
 
 use crate::core::memory;
-use crate::device::{Device, Event, Events, QueuePair};
-use crate::proto::WriteWithData;
+use crate::device::{Events, QueuePair};
+use crate::proto::{Failure, PeerId};
+use crate::prov::efa::adapter_events::AdapterEvents;
 use crate::prov::efa::budget::Holding;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{failure, Kind, LiveEndpoint};
-use crate::prov::efa::ops::{collective, deferred, direct, rma::retry_refused};
+use crate::prov::efa::endpoint::LiveEndpoint;
+use crate::prov::efa::ops::{collective, deferred, rma::retry_refused};
 use crate::prov::efa::port::{ep_port, EpPort};
-use crate::prov::efa::{budget, same_host, unknown_peers};
+use crate::prov::efa::{budget, same_host};
 use crate::shm::kind;
 use crate::shm::ShmEndpoint;
-use crate::transport::{Flow, Report, Status};
+use crate::transport::Flow;
 use crate::types::*;
-use std::time::{Duration, Instant};
-
-/// A peer that was lost is reported again when it is lost after so long a time without a loss.
-const LOST_AGAIN: Duration = Duration::from_secs(5);
 
 /// Polls an endpoint's adapter and rings, and continues operations that had to wait.
 pub(crate) fn progress(s: &mut State, id: u32) {
@@ -99,89 +96,18 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     while let Some(id) = port.shm.reads.pop_front() {
         proto.read_done(id, None, rq, &mut port);
     }
+    let mut events = AdapterEvents {
+        port: &mut port,
+        proto,
+        rq,
+        arena,
+        kind: ep.kind,
+        eq: ep.eq.as_deref(),
+        losses,
+        down: &mut down,
+    };
     for e in list.drain(..) {
-        match e {
-            Event::Recv {
-                from,
-                peer,
-                data,
-                imm,
-            } if ep.kind != Kind::Rdm => {
-                let peer = peer.unwrap_or_else(|| port.peers.of(&from));
-                let message = (Events::bytes(arena, &data), imm);
-                direct::arrived(&mut port, ep.kind, rq, peer, message);
-            }
-            Event::Taken { done, into, taken } => direct::taken(&mut port, &done, into, &taken),
-            Event::Recv {
-                from, peer, data, ..
-            } => {
-                let bytes = Events::bytes(arena, &data);
-                let peer = match &*port.qp {
-                    // Another process may have reused the sender's queue pair number.
-                    qp if qp.reuses_numbers() && crate::wire::carries_raw_addr(bytes) => {
-                        match unknown_peers::learn_peer(&mut port, from, bytes) {
-                            Some(p) => p,
-                            None => continue,
-                        }
-                    }
-                    _ => peer.unwrap_or_else(|| port.peers.of(&from)),
-                };
-                proto.packet(peer, bytes, rq, &mut port);
-            }
-            Event::UnknownSender { from, data } => {
-                let bytes = Events::bytes(arena, &data);
-                if let Some(peer) = unknown_peers::learn_peer(&mut port, from, bytes) {
-                    proto.packet(peer, bytes, rq, &mut port);
-                }
-            }
-            Event::WriteImm { from, imm, len } => {
-                let peer = direct::sender(&mut port, from);
-                let len = len as usize;
-                let data = imm.into();
-                direct::count_write(&mut port, len);
-                direct::written(&mut port, rq, peer, WriteWithData { len, data });
-            }
-            Event::Remote { key, len, write } => port.remote_access(key, len as usize, write),
-            Event::Done { done, status } => {
-                let fail = (status != Status::Ok).then(|| failure(status));
-                match done.report {
-                    Report::Packet(n) | Report::Answer(n) => proto.packet_done(n, fail, &mut port),
-                    Report::Op(ctx) => port.part_done(ctx, fail),
-                    Report::ProtoRead(n) => proto.read_done(n, fail, rq, &mut port),
-                    Report::Nowhere => {}
-                    Report::Entry | Report::Counters | Report::Early { .. } => {
-                        port.complete(&done, fail.map_or(Ok(()), Err));
-                    }
-                }
-            }
-            Event::Silent { peer } => {
-                let p = port.peers.of(&peer);
-                proto.resend_handshake(p, &mut port);
-            }
-            Event::PeerDown { peer, status } => {
-                let p = port.peers.of(&peer);
-                let sessions = port.dev.attr().caps.sessions;
-                if let Some(eq) = ep.eq.as_ref().filter(|_| proto.works_with(p)) {
-                    // In addition to the errors of its operations: the C provider, too, reports a
-                    // peer whose endpoint is closed to the event queue. Without sessions each
-                    // packet that does not arrive comes here.
-                    let now = Instant::now();
-                    let last = losses.insert(p, now).filter(|_| !sessions);
-                    if last.is_none_or(|last| now - last > LOST_AGAIN) {
-                        eq.report_error(failure(status).errno, status as i32);
-                    }
-                }
-                match sessions || status == Status::RemoteBadQpn {
-                    true => proto.peer_down(p, failure(status), rq, &mut port),
-                    // One packet did not arrive. The next ones may.
-                    false => proto.peer_silent(p, failure(status), rq, &mut port),
-                }
-                if sessions {
-                    proto.forget_peer(p);
-                }
-                down.push((p, failure(status)));
-            }
-        }
+        events.handle(e);
     }
     port.post_late_imms();
     proto.progress(&mut port);
@@ -192,16 +118,9 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     if ep.live.as_mut().is_some_and(LiveEndpoint::take_arm_lost) {
         signal(s, id);
     }
-    for (peer, failure) in &down {
-        collective::peer_down(s, id, *peer, *failure);
-        s.peers.may_be_gone(*peer);
-    }
+    report_down(s, id, &down);
     if s.colls.load() > 0 {
         collective::progress(s, id);
-    }
-    if !down.is_empty() {
-        s.table.iter().for_each(|t| t.drop_done());
-        crate::prov::efa::peers::reclaim(s);
     }
     if bytes > s.budget || holding || memory::short() {
         budget::watch(s, id);
@@ -214,6 +133,18 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     }
     if !s.triggers.is_empty() {
         deferred::fire(s);
+    }
+}
+
+/// Ends what waits for peers that went down, beside the operations of the endpoint's protocol.
+fn report_down(s: &mut State, id: u32, down: &[(PeerId, Failure)]) {
+    for (peer, failure) in down {
+        collective::peer_down(s, id, *peer, *failure);
+        s.peers.may_be_gone(*peer);
+    }
+    if !down.is_empty() {
+        s.table.iter().for_each(|t| t.drop_done());
+        crate::prov::efa::peers::reclaim(s);
     }
 }
 

@@ -153,8 +153,10 @@ impl Engine {
             r.acked();
             p.rx_bytes = 0;
         }
-        if let Some(op) = self.ops.get_mut(part.op).filter(|_| failed) {
-            op.status = Status::RemoteBadKey;
+        if failed {
+            if let Some(op) = self.ops.get_mut(part.op) {
+                op.status = Status::RemoteBadKey;
+            }
         }
     }
 

@@ -148,7 +148,7 @@ fn rma_to<D: SendBuffer, C: Call>(
         {
             let done = completion(peer, r, mode.entry);
             let posted = match (r.write, r.data.injected()) {
-                (true, true) => live.qp.put(done, Payload::Inject(p.into()), r.cq_data),
+                (true, true) => live.qp.put(done, Payload::Inject(p.as_inject()), r.cq_data),
                 (true, false) => live.qp.put(done, Payload::Piece(p), r.cq_data),
                 (false, _) => live.qp.get(done, Payload::Piece(p)),
             };
@@ -189,7 +189,7 @@ fn ring_short<D: SendBuffer, C: Call>(
         }
     }
     match (r.write, r.data.injected()) {
-        (true, true) => h.tx.put(done, Payload::Inject(p.into()), r.cq_data),
+        (true, true) => h.tx.put(done, Payload::Inject(p.as_inject()), r.cq_data),
         (true, false) => h.tx.put(done, Payload::Piece(p), r.cq_data),
         (false, _) => h.tx.get(done, Payload::Piece(p)),
     }

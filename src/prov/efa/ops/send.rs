@@ -9,7 +9,6 @@ use super::{direct, fences, live_port, resolve, too_long, wait, UserOp};
 use super::{notify_sleeper, TX_FLAGS};
 use crate::core::{memory, Result};
 use crate::device::{AmHeader, QueuePair};
-use crate::hmem::InjectBuf;
 use crate::proto::{PeerId, SendArgs};
 use crate::prov::contract::{Call, MsgReq, SendBuffer, SendData};
 use crate::prov::efa::domain::State;
@@ -141,7 +140,7 @@ fn send_to<D: SendBuffer, C: Call>(
             };
             let done = completion(peer, r, mode.entry);
             let head = RecordHead::words(what, words, head_len(flags) / 8);
-            match h.tx.am_short(done, head, InjectBuf::from(p)) {
+            match h.tx.am_short(done, head, p.as_inject()) {
                 Verdict::Done => {}
                 Verdict::Unsupported => {
                     return general(s, id, (peer, MessageRoute::Ring), mode, *r)
@@ -171,7 +170,7 @@ fn send_to<D: SendBuffer, C: Call>(
             let done = completion(peer, r, mode.entry);
             let head = AmHeader::padded(&head, len);
             let sent = match r.data.injected() {
-                true => qp.am_short(done, head, InjectBuf::from(p)),
+                true => qp.am_short(done, head, p.as_inject()),
                 false => qp.am_zcopy(done, head, Payload::Piece(p)),
             };
             match sent {

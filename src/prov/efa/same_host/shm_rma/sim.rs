@@ -15,7 +15,7 @@ use super::port::{RmaPort, RmaRings};
 use super::*;
 use crate::core::rng::Rng;
 use crate::hmem::fenced::FencedBuf;
-use crate::hmem::{fake, InjectBuf, UserMem};
+use crate::hmem::{fake, UserMem};
 use crate::proto::sim_seeds;
 use crate::prov::contract::Common;
 use crate::prov::efa::same_host::pattern;

@@ -142,7 +142,7 @@ impl RmaSim {
         let halves = [piece.part(0, half), piece.part(half, usize::MAX)];
         let split = UserMem::from(halves[0]).join(&halves[1].into());
         let data = match (p.inject, p.split && half > 0) {
-            (true, _) => SendData::Inject(InjectBuf::from(piece)),
+            (true, _) => SendData::Inject(piece.as_inject()),
             (_, true) => SendData::User(split.unwrap_or(piece.into())),
             _ => SendData::User(piece.into()),
         };
