@@ -1,9 +1,8 @@
-//! libfabric in Rust: a drop-in `libfabric.so.1` with provider `efa`.
+//! libfabric in Rust: a drop-in `libfabric.so.1` with the providers `efa` and `tcp`.
 //!
 //! `ARCHITECTURE.md` describes the modules below and which of them may call which. A call enters
 //! through `abi` and runs in `prov`, which drives the protocol (`proto`, `wire`) and an adapter
 //! (`device`); `types` mirrors the C headers, and all modules use `core`.
-
 //!
 //! The C interface (`abi`, `types`) is public, and so is what a Rust caller of a provider needs
 //! (`core`, `hmem`, `prov::contract`). The other modules are internal; feature `internals` makes

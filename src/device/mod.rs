@@ -15,6 +15,7 @@ pub mod domain_lock;
 pub mod fault;
 mod futex_lock;
 pub mod host;
+pub(crate) mod interfaces;
 pub mod local;
 pub(crate) mod mem_table;
 pub mod membarrier;

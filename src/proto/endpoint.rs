@@ -33,7 +33,6 @@ pub struct Config {
     pub connid: u32,
     /// Bits of [`extra`] that depend on the adapter.
     pub features: u64,
-    pub host_id: Option<u64>,
     /// Whether the adapter reads and writes our device memory; `None`: there is none.
     pub hmem_p2p: Option<bool>,
     pub policy: Policy,
@@ -309,7 +308,7 @@ impl Endpoint {
         let h = Handshake {
             extra: self.cfg.features,
             connid: Some(self.cfg.connid),
-            host_id: self.cfg.host_id,
+            host_id: None,
             device_version: Some(self.cfg.device_version),
             hmem_p2p: self.cfg.hmem_p2p,
             ..Handshake::default()

@@ -590,7 +590,6 @@ fn bench(bytes: &[u8]) -> Bench {
         device_version: 0xefa2,
         connid: 5,
         features: crate::wire::extra::RDMA_READ,
-        host_id: None,
         hmem_p2p: None,
         policy: Policy {
             max_medium: 1500,

@@ -220,7 +220,6 @@ fn side(me: PeerId, rng: &mut Rng) -> ProtoSimEndpoint {
         device_version: 0xefa2,
         connid: 90 + me,
         features: if readable { extra::RDMA_READ } else { 0 },
-        host_id: None,
         hmem_p2p: None,
         policy,
         early_max: 64 << 20,

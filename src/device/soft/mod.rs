@@ -28,9 +28,9 @@ mod sock;
 mod thread;
 
 use super::host::{now, secret};
+use super::interfaces::interface_addrs;
 use super::mem_table::MemTable;
 pub use super::mem_table::Naming;
-use super::stream::interface_addrs;
 use super::{
     gid_of, AdapterAttr, AmHeader, Caps, Data, Device, DirectLimits, Event, Events, HeldPeers,
     MrObserver, PacketQp, QpAddr, QueuePair, RawQp,

@@ -305,8 +305,8 @@ impl VerbsMemory {
     }
 
     /// Registers memory of our own for packets, which the adapter reads and writes.
-    pub(crate) fn lend(&self, addr: usize, len: usize, write: bool) -> Result<RegionRef> {
-        self.register(addr, len, if write { ACCESS_LOCAL_WRITE } else { 0 })
+    pub(crate) fn lend(&self, addr: usize, len: usize) -> Result<RegionRef> {
+        self.register(addr, len, ACCESS_LOCAL_WRITE)
     }
 
     /// Registers memory of the application for one operation, which reads or writes that memory.

@@ -25,9 +25,9 @@ const ALIGN: usize = 64;
 const HUGE: usize = 2 << 20;
 
 impl Pool {
-    /// Allocates `count` slots of `len` bytes, on huge pages if they are allowed (`forks`) and
-    /// available, on ordinary pages otherwise. `FI_ENOMEM`.
-    pub(crate) fn new(memory: &VerbsMemory, count: usize, len: usize, write: bool) -> Result<Pool> {
+    /// Allocates `count` slots of `len` bytes, on huge pages if they may be used
+    /// (`forks`) and are available, on ordinary pages otherwise. `FI_ENOMEM`.
+    pub(crate) fn new(memory: &VerbsMemory, count: usize, len: usize) -> Result<Pool> {
         let slot = len.next_multiple_of(ALIGN);
         let bytes = (count * slot).next_multiple_of(HUGE / 512);
         let map = |bytes: usize, flags: i32| {
@@ -62,7 +62,7 @@ impl Pool {
             lent: None,
             bounce: Some(BounceBuffers::new(at as usize, bytes)),
         };
-        p.lent = Some(memory.lend(at as usize, bytes, write)?);
+        p.lent = Some(memory.lend(at as usize, bytes)?);
         Ok(p)
     }
 

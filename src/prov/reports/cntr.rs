@@ -93,8 +93,8 @@ impl Cntr {
     }
 
     /// Adds to the errors.
-    pub(crate) fn add_error(&mut self, n: u64) {
-        self.errors = self.errors.wrapping_add(n);
+    pub(crate) fn add_error(&mut self) {
+        self.errors = self.errors.wrapping_add(1);
         self.wait.wake();
     }
 

@@ -110,7 +110,7 @@ impl BoundCntrs {
     /// Counts an operation of this kind that has failed.
     pub(crate) fn count_error(&self, cntrs: &mut Slab<Cntr>, kind: CntrKind) {
         if let Some(c) = self.of(kind).and_then(|c| cntrs.get_mut(c)) {
-            c.add_error(1);
+            c.add_error();
         }
     }
 }

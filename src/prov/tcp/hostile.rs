@@ -287,7 +287,6 @@ impl Harness {
                 report: Report::Entry,
                 ..Completion::default()
             },
-            completion_cntr: None,
             confirmed: false,
             silent: false,
         };

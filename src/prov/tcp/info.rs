@@ -9,7 +9,7 @@ use crate::core::info::{DomainAttr, EpAttr, FabricAttr, RxAttr, TxAttr};
 use crate::core::registry::Query;
 use crate::core::sockaddr as addr;
 use crate::core::{alter, check, params, Info, Result};
-use crate::device::stream::{interface_addrs, InterfaceAddr};
+use crate::device::interfaces::{interface_addrs, InterfaceAddr};
 use crate::types::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 

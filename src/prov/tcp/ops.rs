@@ -58,7 +58,7 @@ fn start(
     // Of an injected message whose success nobody is told of no confirmation is asked: MPI
     // libraries have a confirmed completion level as the default of an endpoint, and inject most
     // messages.
-    let counted = common.completion_cntr.is_some() || ep.cntrs.of(kind).is_some();
+    let counted = ep.cntrs.of(kind).is_some();
     let told = kind != CntrKind::Send || !unsignaled || counted;
     let mut op = TxOp {
         ep: id,
@@ -69,7 +69,6 @@ fn start(
             report: reported(!unsignaled && reports(ep.tx, given)),
             ..Completion::default()
         },
-        completion_cntr: common.completion_cntr,
         confirmed: given & CONFIRMED != 0 && told,
         silent: unsignaled,
     };
@@ -328,7 +327,6 @@ pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
         used: 0,
         live: 0,
         closed: false,
-        completion_cntr: r.common.completion_cntr,
     });
     let q = s.rxqs.get_mut(at.rxq).ok_or(FI_EBADF)?;
     if multi.is_none() {
@@ -425,7 +423,6 @@ fn asked_for(s: &mut TcpState, by: Poster, r: &RecvReq, at: &PostedAt, asked: u6
         used: 0,
         live: 0,
         closed: false,
-        completion_cntr: r.common.completion_cntr,
     });
     give(s, number, recv, r.mem);
     Ok(())

@@ -28,8 +28,6 @@ pub(crate) struct TcpRecv {
     pub live: u32,
     /// No further message is matched.
     pub closed: bool,
-    /// A counter that counts its end, beside the endpoint's.
-    pub completion_cntr: Option<u32>,
 }
 
 /// Where a message goes.

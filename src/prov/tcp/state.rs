@@ -69,8 +69,6 @@ pub(crate) struct TxOp {
     pub ep: u32,
     /// What is reported of it.
     pub done: Completion,
-    /// A counter that counts its end, beside the endpoint's.
-    pub completion_cntr: Option<u32>,
     /// It ends when the peer has acknowledged it.
     pub confirmed: bool,
     /// An inject call, which has no completion: its failure is counted and logged.
@@ -140,9 +138,6 @@ impl TcpState {
                 }
             }
         }
-        if let Some(c) = op.completion_cntr.and_then(|c| self.cntrs.get_mut(c)) {
-            c.add(1);
-        }
     }
 
     /// Reports an operation of the transmit side that has failed.
@@ -163,9 +158,6 @@ impl TcpState {
                     ..ErrEntry::default()
                 });
             }
-        }
-        if let Some(c) = op.completion_cntr.and_then(|c| self.cntrs.get_mut(c)) {
-            c.add_error(1);
         }
     }
 
@@ -204,7 +196,7 @@ impl TcpState {
         if last && r.multi.is_some() {
             flags |= FI_MULTI_RECV;
         }
-        let (context, report, cntr) = (r.context, r.report, r.completion_cntr);
+        let (context, report) = (r.context, r.report);
         if last {
             self.recvs.free(p.recv);
         }
@@ -238,9 +230,6 @@ impl TcpState {
         match why {
             None => {
                 ep.cntrs.count(&mut self.cntrs, CntrKind::Recv, entry.len);
-                if let Some(c) = cntr.and_then(|c| self.cntrs.get_mut(c)) {
-                    c.add(1);
-                }
                 // The release of a multi-receive buffer is always reported.
                 if let Some(cq) = cq.filter(|_| report || flags & FI_MULTI_RECV != 0) {
                     cq.push(entry);
@@ -248,9 +237,6 @@ impl TcpState {
             }
             Some((err, text)) => {
                 ep.cntrs.count_error(&mut self.cntrs, CntrKind::Recv);
-                if let Some(c) = cntr.and_then(|c| self.cntrs.get_mut(c)) {
-                    c.add_error(1);
-                }
                 if let Some(cq) = cq {
                     cq.push_error(ErrEntry {
                         entry,

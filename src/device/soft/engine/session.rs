@@ -25,7 +25,7 @@
 
 use super::*;
 use crate::device::any::public_key;
-use crate::device::stream::interface_addrs;
+use crate::device::interfaces::interface_addrs;
 use admission::Caller;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;

@@ -25,12 +25,12 @@ impl VerbsQp {
         };
         // Of the application's requests, only empty ones need memory of ours.
         let tx = if packets {
-            Pool::new(&dev.memory, sends, mtu, true)?
+            Pool::new(&dev.memory, sends, mtu)?
         } else {
-            Pool::new(&dev.memory, 1, 64, true)?
+            Pool::new(&dev.memory, 1, 64)?
         };
         let rx = match mode {
-            Mode::Packets => Some(Pool::new(&dev.memory, recvs, mtu, true)?),
+            Mode::Packets => Some(Pool::new(&dev.memory, recvs, mtu)?),
             _ => None,
         };
         // Completions that go to an external queue need no room in ours.

@@ -106,7 +106,6 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
             .map_or(SOFT_VERSION, |i| i.device),
         connid: qp.addr().qkey,
         features,
-        host_id: None,
         hmem_p2p: (ep.caps & FI_HMEM != 0).then_some(!ep.opts.copies_device_memory()),
         policy: Policy::from_params(s.dev.attr().max_rdma),
         early_max: s.budget.max(IN_FLIGHT_MAX),

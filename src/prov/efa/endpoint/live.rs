@@ -23,8 +23,8 @@ pub(crate) struct LiveEndpoint {
     pub(crate) routes: Routes,
     /// Writes in several parts whose immediate data is still to be posted.
     pub(crate) late_imms: Vec<u32>,
-    /// Copies of peers' device memory that are under way here. Dropped before `shm_ep`, which has
-    /// that memory open.
+    /// What is under way with peers on this host: packets, reads, copies of their device memory.
+    /// Dropped before `shm_ep`, which has that memory open.
     pub(crate) shm: same_host::ShmState,
     /// Rings from and to peers on the same host.
     pub(crate) shm_ep: Option<ShmEndpoint>,

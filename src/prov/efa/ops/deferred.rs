@@ -147,7 +147,7 @@ impl DeferredWork {
             .completion_cntr
             .and_then(|c| s.cntrs.get_mut(c))
         {
-            c.add_error(1);
+            c.add_error();
         }
         let (flags, len, tag) = self.described();
         if let Some(e) = s.eps.get(ep).filter(|_| flags != 0) {

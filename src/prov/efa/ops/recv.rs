@@ -373,7 +373,7 @@ pub(crate) fn report_cancelled(
 ) {
     ep.cntrs.count_error(cntrs, CntrKind::Recv);
     if let Some(c) = op.completion_cntr.and_then(|c| cntrs.get_mut(c)) {
-        c.add_error(1);
+        c.add_error();
     }
     let Some(cq) = ep.rx.and_then(|b| cqs.get_mut(b.cq)) else {
         return;

@@ -12,7 +12,7 @@ impl EpPort<'_> {
             if ok {
                 c.count(len);
             } else {
-                c.add_error(1);
+                c.add_error();
             }
         }
     }

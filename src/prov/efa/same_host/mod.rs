@@ -3,8 +3,8 @@
 //! A ring keeps records in order and loses none, so that a message needs no number, no handshake
 //! and no acknowledgement: its tag and data precede its bytes, and the send is complete when the
 //! record is written. The message is matched like any other. Longer messages use `rendezvous`.
-//! Messages whose delivery the protocol has to confirm are sent as packets through the same ring,
-//! which keeps the order.
+//! A message whose delivery is to be confirmed is a record of kind CONFIRMED, or an RTS that asks
+//! for it (docs/design/013).
 //!
 //! `shm_rma` has reads, writes and atomics. After an access that is copied here by cross-memory
 //! attach, its RMA event and its immediate data follow through the ring.
