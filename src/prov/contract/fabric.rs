@@ -44,6 +44,15 @@ impl Fabric {
     }
 }
 
+/// Whether a domain may be closed: `empty` of objects, and without one of `regions`. `FI_EBUSY`.
+pub fn domain_may_close(empty: bool, regions: &AtomicU32) -> Result<()> {
+    busy_unless(
+        empty && regions.load(Ordering::Relaxed) == 0,
+        "domain",
+        "endpoints, queues, counters, address vectors or memory regions",
+    )
+}
+
 /// `FI_EBUSY`, with a line that says why, unless `free`.
 pub fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
     if free {

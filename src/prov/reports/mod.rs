@@ -5,6 +5,7 @@ pub(crate) mod blocking;
 pub(crate) mod cntr;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod endpoint;
 pub(crate) mod flags;
 pub(crate) mod wait_object;
 

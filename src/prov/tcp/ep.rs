@@ -12,6 +12,7 @@ use crate::device::stream::{StreamListener, BACKLOG};
 use crate::proto::PeerId;
 use crate::prov::contract::{EventTarget, OptionValue};
 use crate::prov::reports::completion::{BoundCntrs, CntrKind};
+use crate::prov::reports::endpoint;
 use crate::prov::reports::CqBinding;
 use crate::types::*;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -197,16 +198,9 @@ impl TcpEp {
         [self.tx, self.rx].iter().flatten().any(|b| b.cq == id)
     }
 
-    /// FI_SETOPSFLAG: default flags of the direction that FI_TRANSMIT or FI_RECV names.
-    /// `FI_EINVAL` for both or neither.
+    /// See [`endpoint::set_op_flags`].
     pub(crate) fn set_op_flags(&mut self, flags: u64) -> Result<()> {
-        let plain = flags & !(FI_TRANSMIT | FI_RECV);
-        match flags & (FI_TRANSMIT | FI_RECV) {
-            FI_TRANSMIT => self.tx_flags = plain,
-            FI_RECV => self.rx_flags = plain,
-            _ => return Err(FI_EINVAL),
-        }
-        Ok(())
+        endpoint::set_op_flags(flags, &mut self.tx_flags, &mut self.rx_flags)
     }
 
     /// fi_setname(3): listens elsewhere. `FI_EOPBADSTATE` once it is enabled.
@@ -333,9 +327,7 @@ fn attach_queues(s: &mut TcpState, id: u32) {
 /// fi_ep_bind(3) with a counter. `FI_EBADFLAGS` for unknown kinds of operations.
 pub(crate) fn bind_cntr(s: &mut TcpState, id: u32, cntr: u32, flags: u64) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-    if flags == 0 || flags & !BoundCntrs::flags() != 0 {
-        return Err(FI_EBADFLAGS);
-    }
+    endpoint::check_cntr_kinds(flags)?;
     s.cntrs.get(cntr).ok_or(FI_EBADF)?;
     ep.cntrs.bind(cntr, flags);
     if ep.enabled {

@@ -12,9 +12,10 @@ use crate::core::{memory, params, Result};
 use crate::hmem::{InjectBuf, UserMem};
 use crate::proto::ANY;
 use crate::prov::contract::{
-    Call, Common, Entry, ErrEntry, MsgReq, Poster, RecvReq, RmaReq, SendBuffer, SendData,
+    Call, Common, Entry, MsgReq, Poster, RecvReq, RmaReq, SendBuffer, SendData,
 };
 use crate::prov::reports::completion::{reported, rma_flags, send_flags, CntrKind};
+use crate::prov::reports::endpoint::push_peek;
 use crate::prov::reports::flags::{known, RECV_FLAGS, SEND_FLAGS};
 use crate::prov::reports::reports;
 use crate::transport::Completion;
@@ -453,15 +454,7 @@ fn report_peek(s: &mut TcpState, id: u32, r: &RecvReq, found: Option<u32>) {
     let Some(cq) = ep.rx.and_then(|b| s.cqs.get_mut(b.cq)) else {
         return;
     };
-    if here {
-        return cq.push(entry);
-    }
-    cq.push_error(ErrEntry {
-        entry,
-        err: FI_ENOMSG,
-        text: "no message was found that matches the peek".to_string(),
-        ..ErrEntry::default()
-    });
+    push_peek(cq, entry, here);
 }
 
 /// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when

@@ -14,6 +14,7 @@ use crate::prov::contract::{Entry, ErrEntry};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{ended_entry, CntrKind};
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::endpoint::{push_cancelled, remote_write_entry};
 use crate::transport::{Completion, Report};
 use crate::types::*;
 use std::time::Instant;
@@ -253,22 +254,15 @@ impl TcpState {
     /// Reports a posted receive, which is in no queue any more, as cancelled.
     pub(crate) fn recv_cancelled(&mut self, ep: u32, r: &TcpRecv, text: &str) {
         let Some(ep) = self.eps.get(ep) else { return };
-        ep.cntrs.count_error(&mut self.cntrs, CntrKind::Recv);
-        let Some(cq) = ep.rx.and_then(|b| self.cqs.get_mut(b.cq)) else {
-            return;
-        };
         let multi = if r.multi.is_some() { FI_MULTI_RECV } else { 0 };
-        cq.push_error(ErrEntry {
-            entry: Entry {
-                context: r.context,
-                flags: r.flags | multi,
-                src: FI_ADDR_NOTAVAIL,
-                ..Entry::default()
-            },
-            err: FI_ECANCELED,
-            text: text.to_string(),
-            ..ErrEntry::default()
-        });
+        let entry = Entry {
+            context: r.context,
+            flags: r.flags | multi,
+            src: FI_ADDR_NOTAVAIL,
+            ..Entry::default()
+        };
+        let cq = ep.rx.and_then(|b| self.cqs.get_mut(b.cq));
+        push_cancelled((cq, &mut self.cntrs), &ep.cntrs, entry, text);
     }
 
     /// Reports that a peer has read (or written) registered memory.
@@ -284,13 +278,7 @@ impl TcpState {
         let Some(ep) = self.eps.get(id) else { return };
         ep.cntrs.count(&mut self.cntrs, kind, m.len as usize);
         let Some(data) = m.cq_data else { return };
-        let entry = Entry {
-            flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
-            len: m.len as usize,
-            data,
-            src: self.source(ep, m.from),
-            ..Entry::default()
-        };
+        let entry = remote_write_entry(data, m.len as usize, self.source(ep, m.from));
         if let Some(cq) = ep.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             cq.push(entry);
         }

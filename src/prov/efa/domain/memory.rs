@@ -6,6 +6,7 @@ use crate::device::{Device, DmaBuf, MrObserver, QueuePair};
 use crate::hmem::{MemKind, UserMem};
 use crate::prov::contract::{MemoryRegions, Mr};
 use crate::prov::efa::ops::OpKind;
+use crate::prov::reports::endpoint::check_region_kinds;
 use crate::shm::MrTable;
 use crate::types::*;
 use std::sync::atomic::Ordering;
@@ -138,9 +139,7 @@ impl MemoryRegions for EfaDomain {
     }
 
     fn bind_mr(&self, mr: &Mr, cntr: u32, kinds: u64) -> Result<()> {
-        if kinds == 0 || kinds & !(FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
-            return Err(FI_EBADFLAGS);
-        }
+        check_region_kinds(kinds)?;
         let mut s = self.lock();
         if s.cntrs.get(cntr).ok_or(FI_EBADF)?.external.is_some() {
             crate::warn_log!(

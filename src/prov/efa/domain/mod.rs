@@ -23,7 +23,7 @@ use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::{Device, MrObserver};
 use crate::hmem::CpuMapping;
 use crate::proto::RecvQueue;
-use crate::prov::contract::{busy_unless, Domain, Fabric, OpenedQueue};
+use crate::prov::contract::{domain_may_close, Domain, Fabric, OpenedQueue};
 use crate::prov::efa::endpoint::srx::Srx;
 use crate::prov::efa::endpoint::Ep;
 use crate::prov::efa::ops::collective::CollectiveState;
@@ -36,7 +36,7 @@ use crate::prov::reports::cq::Cq;
 use crate::shm::MrTable;
 use crate::types::*;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::Arc;
 use thread::Polls;
 
@@ -195,12 +195,7 @@ impl Domain for EfaDomain {
                 && s.cntrs.is_empty()
                 && s.avs.is_empty()
                 && s.srxs.is_empty();
-            let free = empty && self.mrs.load(Ordering::Relaxed) == 0;
-            busy_unless(
-                free,
-                "domain",
-                "endpoints, queues, counters, address vectors or memory regions",
-            )?;
+            domain_may_close(empty, &self.mrs)?;
         }
         self.thread.end();
         self.fabric.release();

@@ -11,7 +11,8 @@ use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint, Wakeup};
 use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
 use crate::prov::efa::select::Routes;
 use crate::prov::reports::cntr::Cntr;
-use crate::prov::reports::completion::{BoundCntrs, CntrKind};
+use crate::prov::reports::completion::CntrKind;
+use crate::prov::reports::endpoint::check_cntr_kinds;
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::extra;
@@ -166,14 +167,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
 /// the adapter attaches counters when the queue pair is created.
 pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
-    let known = BoundCntrs::flags();
-    if flags & !known != 0 || flags == 0 {
-        crate::warn_log!(
-            FI_LOG_EP_CTRL,
-            "fi_ep_bind: counter flags {flags:#x}: wanted bits of {known:#x}"
-        );
-        return Err(FI_EBADFLAGS);
-    }
+    check_cntr_kinds(flags)?;
     let c = s.cntrs.get_mut(cntr).ok_or(FI_EBADF)?;
     if c.external.is_some() {
         ep.must_be_new("a counter of the adapter's")?;

@@ -32,8 +32,8 @@ use crate::prov::efa::budget::Holding;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{CollectiveState, DeferredDrop};
 use crate::prov::efa::ops::deferred::{DeferredWork, PendingTrigger};
-use crate::prov::reports::completion::BoundCntrs;
 use crate::prov::reports::CqBinding;
+use crate::prov::reports::{self, completion::BoundCntrs};
 use crate::shm::ShmEndpoint;
 use crate::transport::{Report, Status};
 use crate::types::*;
@@ -338,15 +338,9 @@ impl Ep {
         }
     }
 
-    /// FI_SETOPSFLAG: default flags of the direction that FI_TRANSMIT or FI_RECV names.
-    /// `FI_EINVAL` for both or neither.
+    /// See [`reports::endpoint::set_op_flags`].
     pub(crate) fn set_op_flags(&mut self, flags: u64) -> Result<()> {
-        let plain = flags & !(FI_TRANSMIT | FI_RECV);
-        match flags & (FI_TRANSMIT | FI_RECV) {
-            FI_TRANSMIT => self.tx_flags = plain,
-            FI_RECV => self.rx_flags = plain,
-            _ => return Err(FI_EINVAL),
-        }
+        reports::endpoint::set_op_flags(flags, &mut self.tx_flags, &mut self.rx_flags)?;
         self.configure_data_path();
         Ok(())
     }

@@ -5,15 +5,16 @@ use crate::core::slab::Slab;
 use crate::core::{memory, Result};
 use crate::device::QueuePair;
 use crate::proto::{self, CancelOutcome, PeekResult, Place, RecvArgs, RecvEntry, ANY};
-use crate::prov::contract::{Call, Entry, ErrEntry, Poster, RecvBuffer, RecvReq};
+use crate::prov::contract::{Call, Entry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
 use crate::prov::efa::ops::{direct, short_op, UserOp, SRX_OWNER};
 use crate::prov::efa::ops::{live_port, tag_fits};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::cntr::Cntr;
-use crate::prov::reports::completion::{reported, CntrKind};
+use crate::prov::reports::completion::reported;
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::endpoint::{push_cancelled, push_peek};
 use crate::prov::reports::flags::{known, RECV_FLAGS};
 use crate::prov::reports::reports;
 use crate::transport::{Completion, RemoteAddr, Verdict};
@@ -179,7 +180,7 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         if let Some(u) = claimed {
             let found = u.peeked();
             start(s, Place::nowhere(), &u);
-            tell(s, answering(by, s)?, &args, r, Some(found));
+            report_peek(s, answering(by, s)?, &args, r, Some(found));
         }
         return Ok(());
     }
@@ -290,12 +291,12 @@ fn peek(s: &mut State, id: u32, rxq: u32, args: &RecvArgs, r: &RecvReq, asked: u
     if let Some(u) = dropped {
         start(s, Place::nowhere(), &u);
     }
-    tell(s, id, args, r, found);
+    report_peek(s, id, args, r, found);
     Ok(())
 }
 
 /// The completion of a peek, or of a claimed message that was discarded.
-fn tell(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<PeekResult>) {
+fn report_peek(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<PeekResult>) {
     let Some(ep) = s.eps.get(id) else { return };
     let av = ep.av.and_then(|a| s.avs.get(a));
     let source = ep.caps & FI_SOURCE != 0;
@@ -310,26 +311,18 @@ fn tell(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Option<Peek
         src: FI_ADDR_NOTAVAIL,
         ..Entry::default()
     };
-    match found {
-        Some(p) => {
-            entry.len = usize::try_from(p.len).unwrap_or(usize::MAX);
-            entry.tag = p.tag;
-            entry.data = p.cq_data.unwrap_or(0);
-            if p.cq_data.is_some() {
-                entry.flags |= FI_REMOTE_CQ_DATA;
-            }
-            if let Some(av) = av.filter(|_| source) {
-                entry.src = av.reverse(p.from);
-            }
-            cq.push(entry);
+    if let Some(p) = &found {
+        entry.len = usize::try_from(p.len).unwrap_or(usize::MAX);
+        entry.tag = p.tag;
+        entry.data = p.cq_data.unwrap_or(0);
+        if p.cq_data.is_some() {
+            entry.flags |= FI_REMOTE_CQ_DATA;
         }
-        None => cq.push_error(ErrEntry {
-            entry,
-            err: FI_ENOMSG,
-            text: "no message was found that matches the peek".to_string(),
-            ..ErrEntry::default()
-        }),
+        if let Some(av) = av.filter(|_| source) {
+            entry.src = av.reverse(p.from);
+        }
     }
+    push_peek(cq, entry, found.is_some());
 }
 
 /// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
@@ -371,13 +364,9 @@ pub(crate) fn report_cancelled(
     op: &UserOp,
     text: &str,
 ) {
-    ep.cntrs.count_error(cntrs, CntrKind::Recv);
     if let Some(c) = op.completion_cntr.and_then(|c| cntrs.get_mut(c)) {
         c.add_error();
     }
-    let Some(cq) = ep.rx.and_then(|b| cqs.get_mut(b.cq)) else {
-        return;
-    };
     let entry = Entry {
         context: op.done.context,
         flags: u64::from(op.done.flags) | if op.multi { FI_MULTI_RECV } else { 0 },
@@ -385,10 +374,6 @@ pub(crate) fn report_cancelled(
         src: FI_ADDR_NOTAVAIL,
         ..Entry::default()
     };
-    cq.push_error(ErrEntry {
-        entry,
-        err: FI_ECANCELED,
-        text: text.to_string(),
-        ..ErrEntry::default()
-    });
+    let cq = ep.rx.and_then(|b| cqs.get_mut(b.cq));
+    push_cancelled((cq, cntrs), &ep.cntrs, entry, text);
 }

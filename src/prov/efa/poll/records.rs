@@ -10,6 +10,7 @@ use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous};
 use crate::prov::efa::same_host::shm_rma::{self, Scratch, TargetMemory};
 use crate::prov::efa::same_host::{head_of, POLL_BUDGET};
 use crate::prov::reports::completion::CntrKind;
+use crate::prov::reports::endpoint::remote_write_entry;
 use crate::shm::{kind, PeerRecord, Record, TxRings};
 use crate::transport::{Completion, Flow, Sink, Status};
 use crate::types::FI_ADDR_NOTAVAIL;
@@ -117,7 +118,7 @@ impl<'r, F: FnMut(usize, &Entry)> Sink<PeerRecord<'r>> for RecordSink<'_, F> {
                 return Flow::Taken;
             };
             let src = self.av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(from));
-            return self.out.written(shm_rma::told(data, d.len, src));
+            return self.out.written(remote_write_entry(data, d.len, src));
         }
         match message(&m, self.rq, self.av) {
             Some((entry, reports)) => self.out.received(entry, reports),

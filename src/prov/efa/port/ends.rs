@@ -1,6 +1,7 @@
 //! How operations end: entries of completion queues, counters, and operations in several parts.
 
 use super::*;
+use crate::prov::reports::endpoint::remote_write_entry;
 
 impl EpPort<'_> {
     pub(crate) fn count(&mut self, kind: CntrKind, len: usize, ok: bool) {
@@ -171,7 +172,7 @@ impl EpPort<'_> {
     pub(crate) fn report_write(&mut self, peer: PeerId, data: u64, len: usize) {
         let src = self.source_of(peer);
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
-            q.push(shm_rma::told(data, len, src));
+            q.push(remote_write_entry(data, len, src));
         }
     }
 
@@ -184,7 +185,7 @@ impl EpPort<'_> {
         if let Some(q) = self.rx.and_then(|b| self.cqs.get_mut(b.cq)) {
             q.push(Entry {
                 context: op.done.context,
-                ..shm_rma::told(data, len, src)
+                ..remote_write_entry(data, len, src)
             });
         }
     }

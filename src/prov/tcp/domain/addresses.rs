@@ -6,6 +6,7 @@ use crate::core::Result;
 use crate::device::DmaBuf;
 use crate::hmem::UserMem;
 use crate::prov::contract::{busy_unless, Addresses, AvAttr, AvInfo, MemoryRegions, Mr};
+use crate::prov::reports::endpoint::check_region_kinds;
 use crate::prov::tcp::peers::TcpAv;
 use crate::prov::tcp::{conn, info};
 use crate::types::*;
@@ -121,9 +122,7 @@ impl MemoryRegions for TcpDomain {
     }
 
     fn bind_mr(&self, mr: &Mr, cntr: u32, kinds: u64) -> Result<()> {
-        if kinds == 0 || kinds & !(FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
-            return Err(FI_EBADFLAGS);
-        }
+        check_region_kinds(kinds)?;
         let mut s = self.lock();
         s.cntrs.get(cntr).ok_or(FI_EBADF)?;
         s.mr_cntrs.push((mr.key, cntr, kinds));

@@ -13,7 +13,7 @@ use crate::core::{Info, Result};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::stream::Poller;
-use crate::prov::contract::{busy_unless, Domain, Fabric};
+use crate::prov::contract::{domain_may_close, Domain, Fabric};
 use crate::prov::progress_thread::{self, ProgressThread};
 use crate::types::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -97,12 +97,7 @@ impl Domain for TcpDomain {
                 && s.cntrs.is_empty()
                 && s.avs.is_empty()
                 && s.srxs.is_empty();
-            let free = empty && self.mrs.load(Ordering::Relaxed) == 0;
-            busy_unless(
-                free,
-                "domain",
-                "endpoints, queues, counters, address vectors or memory regions",
-            )?;
+            domain_may_close(empty, &self.mrs)?;
         }
         self.thread.end();
         self.fabric.release();

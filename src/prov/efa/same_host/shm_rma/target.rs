@@ -4,7 +4,6 @@ use crate::device::any::Dev;
 use crate::device::Device;
 use crate::hmem::{arith, atomic, UserMem};
 use crate::proto::{AtomicKind, PeerId, RecvQueue, WriteWithData};
-use crate::prov::contract::Entry;
 use crate::prov::efa::ops::direct;
 use crate::prov::efa::port::{copied, EpPort};
 use crate::shm::kind::{self, WITH_DATA};
@@ -12,17 +11,6 @@ use crate::shm::{KeyHashes, MrTable, Record, ACCESS_HEAD};
 use crate::transport::Status;
 use crate::types::*;
 use crate::wire::{Iovs, RmaIov};
-
-/// The completion of a peer's write with data.
-pub(crate) fn told(data: u64, len: usize, src: fi_addr_t) -> Entry {
-    Entry {
-        flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
-        len,
-        data,
-        src,
-        ..Entry::default()
-    }
-}
 
 /// The right that a peer's access needs.
 pub(crate) fn remote_right(write: bool) -> u64 {

@@ -1,0 +1,85 @@
+//! What endpoints of all providers check and report in one way.
+
+use super::cntr::Cntr;
+use super::completion::{BoundCntrs, CntrKind};
+use super::cq::Cq;
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::prov::contract::{Entry, ErrEntry};
+use crate::types::*;
+
+/// FI_SETOPSFLAG: sets the default flags of the direction that FI_TRANSMIT or FI_RECV names.
+/// `FI_EINVAL` for both or neither.
+pub(crate) fn set_op_flags(flags: u64, tx: &mut u64, rx: &mut u64) -> Result<()> {
+    let plain = flags & !(FI_TRANSMIT | FI_RECV);
+    match flags & (FI_TRANSMIT | FI_RECV) {
+        FI_TRANSMIT => *tx = plain,
+        FI_RECV => *rx = plain,
+        _ => return Err(FI_EINVAL),
+    }
+    Ok(())
+}
+
+/// Checks the kinds of operations that a counter of an endpoint is bound for (fi_endpoint(3)).
+/// `FI_EBADFLAGS`.
+pub(crate) fn check_cntr_kinds(flags: u64) -> Result<()> {
+    known_kinds("fi_ep_bind: counter", flags, BoundCntrs::flags())
+}
+
+/// Checks the kinds of accesses that a counter of a region is bound for (fi_mr(3)). `FI_EBADFLAGS`.
+pub(crate) fn check_region_kinds(flags: u64) -> Result<()> {
+    known_kinds("fi_mr_bind", flags, FI_REMOTE_READ | FI_REMOTE_WRITE)
+}
+
+fn known_kinds(call: &str, flags: u64, known: u64) -> Result<()> {
+    if flags & !known == 0 && flags != 0 {
+        return Ok(());
+    }
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "{call}: flags {flags:#x}: wanted bits of {known:#x}"
+    );
+    Err(FI_EBADFLAGS)
+}
+
+/// The completion of a peer's write with data.
+pub(crate) fn remote_write_entry(data: u64, len: usize, src: fi_addr_t) -> Entry {
+    Entry {
+        flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+        len,
+        data,
+        src,
+        ..Entry::default()
+    }
+}
+
+/// Reports a peek (FI_PEEK): what it found, or that it found nothing.
+pub(crate) fn push_peek(cq: &mut Cq, entry: Entry, found: bool) {
+    match found {
+        true => cq.push(entry),
+        false => cq.push_error(ErrEntry {
+            entry,
+            err: FI_ENOMSG,
+            text: "no message was found that matches the peek".to_string(),
+            ..ErrEntry::default()
+        }),
+    }
+}
+
+/// Reports a receive as cancelled, and counts it.
+pub(crate) fn push_cancelled(
+    (cq, cntrs): (Option<&mut Cq>, &mut Slab<Cntr>),
+    bound: &BoundCntrs,
+    entry: Entry,
+    text: &str,
+) {
+    bound.count_error(cntrs, CntrKind::Recv);
+    if let Some(cq) = cq {
+        cq.push_error(ErrEntry {
+            entry,
+            err: FI_ECANCELED,
+            text: text.to_string(),
+            ..ErrEntry::default()
+        });
+    }
+}
