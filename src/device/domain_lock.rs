@@ -89,6 +89,12 @@ impl<T> DomainLock<T> {
         self.lock_from_library()
     }
 
+    /// For a thread of the library that has just left: returns once a thread that waited has been
+    /// inside.
+    pub fn give_way(&self) {
+        self.lock.give_way();
+    }
+
     /// Enters for a thread of the library.
     pub fn lock_from_library(&self) -> DomainGuard<'_, T> {
         self.lock.acquire();
@@ -111,35 +117,18 @@ impl<T> DomainGuard<'_, T> {
     pub fn is_wanted(&self) -> bool {
         self.owner.lock.is_wanted()
     }
-
-    /// Drops the guard of a thread of the library; returns once a thread that waited for it has had
-    /// its turn.
-    pub fn give_way(self) {
-        let owner = self.owner;
-        let locked = self.locked;
-        core::mem::forget(self);
-        owner.leave(locked, FutexLock::give_way);
-    }
-}
-
-impl<T> DomainLock<T> {
-    /// Ends a guard: `release` releases the lock, if the guard holds it.
-    #[inline(always)]
-    fn leave(&self, locked: bool, release: impl FnOnce(&FutexLock)) {
-        if !locked {
-            return self.inside.store(false, Release);
-        }
-        if self.single {
-            self.wanted.store(false, Release);
-        }
-        release(&self.lock);
-    }
 }
 
 impl<T> Drop for DomainGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.owner.leave(self.locked, FutexLock::release);
+        if !self.locked {
+            return self.owner.inside.store(false, Release);
+        }
+        if self.owner.single {
+            self.owner.wanted.store(false, Release);
+        }
+        self.owner.lock.release();
     }
 }
 

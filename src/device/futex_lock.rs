@@ -21,7 +21,8 @@ const WAY: Duration = Duration::from_millis(2);
 #[derive(Default)]
 pub(crate) struct FutexLock {
     word: AtomicU32,
-    /// How often a thread that slept has acquired the lock.
+    /// Threads that sleep until it is free, and how often one of them has acquired it.
+    sleepers: AtomicU32,
     served: AtomicU32,
 }
 
@@ -53,27 +54,28 @@ impl FutexLock {
         }
         // The thread that acquires the lock here does not know whether others wait: it leaves
         // WANTED.
+        self.sleepers.fetch_add(1, Relaxed);
         while self.word.swap(WANTED, Acquire) != FREE {
             self.futex(libc::FUTEX_WAIT, WANTED);
         }
+        self.sleepers.fetch_sub(1, Relaxed);
         self.served.fetch_add(1, Relaxed);
     }
 
-    /// Whether other threads may sleep until the lock is free. For its holder.
+    /// Whether other threads sleep until the lock is free.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.word.load(Relaxed) == WANTED
+        self.sleepers.load(Relaxed) > 0
     }
 
-    /// Releases the lock; if others wait for it, returns after one of them has had it. Only its
-    /// holder may call this.
+    /// For a thread that has just released the lock: returns once a thread that slept for it has
+    /// had it, at once if none sleeps.
     pub(crate) fn give_way(&self) {
-        let served = self.served.load(Relaxed);
-        if self.word.swap(FREE, Release) != WANTED {
+        if !self.is_wanted() {
             return;
         }
-        self.wake();
+        let served = self.served.load(Relaxed);
         let since = Instant::now();
-        while self.served.load(Relaxed) == served && since.elapsed() < WAY {
+        while self.is_wanted() && self.served.load(Relaxed) == served && since.elapsed() < WAY {
             std::thread::yield_now();
         }
     }
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn who_gives_way_comes_after_who_waits() {
         let c = FutexLock::default();
-        c.acquire();
+        // Nobody waits: no matter how the lock was acquired.
         c.give_way();
         for _ in 0..100 {
             c.acquire();
@@ -159,9 +161,11 @@ mod tests {
                 }
                 // A loaded machine can take longer than a turn.
                 while c.served.load(Relaxed) == served {
+                    c.release();
                     c.give_way();
                     c.acquire();
                 }
+                assert!(!c.is_wanted());
                 c.release();
             });
         }

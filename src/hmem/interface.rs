@@ -5,7 +5,7 @@
 use super::desc::{MemKind, DEVICE_KINDS, KINDS};
 use super::{Segment, UserMem};
 use crate::core::params::hmem;
-use crate::core::process::PerProcess;
+use crate::core::process::{generation, PerProcess};
 use crate::core::Result;
 use crate::types::*;
 use std::os::fd::OwnedFd;
@@ -339,12 +339,13 @@ pub(crate) fn take_failure(mem: &UserMem) -> bool {
 pub(crate) fn owner(at: usize) -> Option<MemKind> {
     /// Libraries that had been loaded when those of devices were last looked for.
     static SEEN: AtomicU64 = AtomicU64::new(0);
-    let loads = super::dl::loads();
-    if SEEN.load(Ordering::Relaxed) != loads {
+    // In the child of a fork a thread of the parent may have the lock that `loads` takes.
+    let loads = (generation() == 1).then(super::dl::loads);
+    if loads != Some(SEEN.load(Ordering::Relaxed)) {
         if super::cuda::loaded() || super::rocr::loaded() {
             detect();
         }
-        SEEN.store(loads, Ordering::Relaxed);
+        SEEN.store(loads.unwrap_or(0), Ordering::Relaxed);
     }
     let known = INSTALLED.iter().skip(1).zip(DEVICE_KINDS);
     let mut known = known.filter_map(|(i, kind)| Some((i.get()?, kind)));

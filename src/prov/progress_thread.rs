@@ -67,6 +67,9 @@ pub(crate) trait Background: Send + Sync + 'static {
     /// One turn: makes progress unless the application has polled since the last turn. Returns the
     /// wait objects whose condition is to be signalled, and what to do next.
     fn turn(&self) -> (Vec<Arc<WaitSet>>, Next);
+
+    /// Lets a call of the application that waits for the domain's lock go first.
+    fn give_way(&self);
 }
 
 /// Starts the thread of a domain, once. `FI_EAGAIN` when the system cannot create it.
@@ -104,8 +107,10 @@ fn run<D: Background>(domain: &Weak<D>) {
             }
             Next::Sleep(most) if most < 0 => wait_readable(thread.wake.fd(), SLEEP_MAX),
             Next::Sleep(most) => wait_readable(thread.wake.fd(), most),
-            // Whoever waits for the domain's lock gets a chance.
-            Next::Again => std::thread::yield_now(),
+            Next::Again => {
+                d.give_way();
+                std::thread::yield_now();
+            }
         }
         pauses = 0;
     }

@@ -92,7 +92,10 @@ impl Engine {
         dead.dedup();
         for oi in dead {
             if let Some(op) = self.ops.get_mut(oi) {
-                if op.status == Status::Ok {
+                // The answer to a read that has left in full did its work, as far as this side can
+                // know: its reader may have ended with the data.
+                let answered = matches!(op.kind, EngineOpKind::ReadResp { .. }) && op.cut;
+                if op.status == Status::Ok && !answered {
                     op.status = status;
                 }
             }

@@ -82,8 +82,10 @@ impl Background for EfaDomain {
                 }
             }
         };
-        let news = reports::take_news(&mut s.cqs, &mut s.cntrs);
-        guard.give_way();
-        (news, next)
+        (reports::take_news(&mut s.cqs, &mut s.cntrs), next)
+    }
+
+    fn give_way(&self) {
+        self.state.give_way();
     }
 }

@@ -33,16 +33,16 @@ const ROUNDS: u32 = 16;
 /// Takes in what has arrived by a connection; whether something has.
 #[inline]
 pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
+    let ahead = is_ahead(s, id);
+    if ahead && passes_over(s, id) {
+        return false;
+    }
     let mut buf = core::mem::take(&mut s.buf);
     if buf.is_empty() {
         // Called while the shared buffer has another connection's bytes.
         buf = vec![0; BASE * 256];
     }
     let mut any = false;
-    let ahead = is_ahead(s, id);
-    if ahead && passes_over(s, id) {
-        return false;
-    }
     for _ in 0..ROUNDS {
         let Some(c) = s.conns.get(id) else { break };
         if !c.is_read() || matches!(c.state, ConnState::Connecting | ConnState::Refused { .. }) {

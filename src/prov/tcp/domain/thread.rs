@@ -41,8 +41,10 @@ impl Background for TcpDomain {
             }
         };
         let s = &mut *guard;
-        let news = reports::take_news(&mut s.cqs, &mut s.cntrs);
-        guard.give_way();
-        (news, next)
+        (reports::take_news(&mut s.cqs, &mut s.cntrs), next)
+    }
+
+    fn give_way(&self) {
+        self.state.give_way();
     }
 }
