@@ -89,13 +89,13 @@ $(BUILD)/layers/%-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -shared -fPIC -Iinclude -o $@ $< -L$(BUILD)/lib -lfabric
 
 # The address sanitizer watches the program and every malloc, free and copy of the library.
-$(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/connections $(BUILD)/bin/absent_target $(BUILD)/bin/last_messages $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
+$(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/connections $(BUILD)/bin/absent_target $(BUILD)/bin/last_messages $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/incast $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
 $(BUILD)/bin/scale: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/scale: CFLAGS += -Ifabtests-compat/c -pthread
 $(BUILD)/bin/provider_file: CFLAGS += -rdynamic
 $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
-$(patsubst %,$(BUILD)/bin/%,imports two_providers layers write_receives tcp_regions provider_file counters polled_counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks incast device_memory device_peers other_devices): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,imports two_providers layers write_receives tcp_regions provider_file counters polled_counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/do.h
 $(patsubst %,$(BUILD)/bin/%,imports two_providers write_receives tcp_regions polled_counters provider_file efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/alone.h
 $(BUILD)/bin/device_memory $(BUILD)/bin/device_peers $(BUILD)/bin/other_devices: abi-tests/c/device.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)

@@ -275,58 +275,43 @@ pub fn place(module: &'static str) -> &'static str {
     module.rsplit("::").next().unwrap_or(module)
 }
 
-/// Whose a module's lines are: a provider's, or everybody's ([`SHARED`]). A provider's modules lie
-/// in a folder of its name in `prov`; `efa` has those of its protocol and its adapters as well.
-pub const fn provider(module: &str) -> &str {
-    if let Some(name) = segment_after(module, "::prov::") {
-        return match name.as_bytes() {
-            b"contract" | b"reports" | b"progress_thread" => SHARED,
-            _ => name,
-        };
-    }
-    if let Some(part) = segment_after(module, "::device::") {
-        return match part.as_bytes() {
-            b"any" | b"mr_cache" | b"soft" | b"verbs" => "efa",
-            _ => SHARED,
-        };
-    }
-    let of_efa =
-        segment_after(module, "::proto::").is_some() || segment_after(module, "::shm::").is_some();
-    match of_efa {
-        true => "efa",
-        false => SHARED,
-    }
-}
-
 /// The name in lines of what all providers use.
 const SHARED: &str = "core";
 
-/// The path's segment after `prefix`, of which the end of the path may lack the last `::`.
-const fn segment_after<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
-    let (m, p) = (path.as_bytes(), prefix.as_bytes());
-    let mut at = 0;
-    while at + p.len() <= m.len() + 2 {
-        let mut same = 0;
-        while same < p.len() && (at + same >= m.len() || m[at + same] == p[same]) {
-            same += 1;
-        }
-        if same == p.len() {
-            let from = if at + same < m.len() {
-                at + same
-            } else {
-                m.len()
-            };
-            let mut end = from;
-            while end < m.len() && m[end] != b':' {
-                end += 1;
-            }
-            let (_, rest) = path.split_at(from);
-            let (name, _) = rest.split_at(end - from);
-            return Some(name);
-        }
-        at += 1;
+/// Whose a module's lines are: a provider's, or everybody's ([`SHARED`]). A provider's modules lie
+/// in a folder of its name in `prov`; `efa` has those of its protocol and its adapters as well.
+pub const fn provider(module: &str) -> &str {
+    let (room, part) = (segment(module, 1), segment(module, 2));
+    match (room.as_bytes(), part.as_bytes()) {
+        (b"prov", b"" | b"contract" | b"reports" | b"progress_thread") => SHARED,
+        (b"prov", _) => part,
+        (b"device", b"any" | b"mr_cache" | b"soft" | b"verbs") => "efa",
+        (b"proto" | b"shm", _) => "efa",
+        _ => SHARED,
     }
-    None
+}
+
+/// The segment `n` of a module's path, counted from 0; empty where the path is shorter.
+const fn segment(path: &str, n: usize) -> &str {
+    let bytes = path.as_bytes();
+    let (mut from, mut to, mut before) = (0, 0, 0);
+    while to < bytes.len() {
+        if bytes[to] == b':' {
+            if before == n {
+                break;
+            }
+            before += 1;
+            // A segment ends with two colons.
+            to += 1;
+            from = to + 1;
+        }
+        to += 1;
+    }
+    if before < n {
+        return "";
+    }
+    let (upto, _) = path.split_at(to);
+    upto.split_at(from).1
 }
 
 /// `log_at!(FI_LOG_WARN, FI_LOG_CQ, "text {}", x)`: one line in the name of the module's provider.

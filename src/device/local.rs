@@ -6,6 +6,7 @@
 //! (SOCK_SEQPACKET); no call blocks.
 
 use super::host::{above_standard, user};
+use crate::core::process::PerProcess;
 use crate::core::{Errno, Result};
 use crate::types::*;
 use core::mem::size_of;
@@ -77,9 +78,13 @@ fn is_our_user(cred: &libc::ucred) -> bool {
 /// Whether the kernel shows this number in place of every user that has none in this user namespace
 /// (user_namespaces(7)): then it identifies nobody.
 fn stands_for_many(uid: u32) -> bool {
-    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-    let overflow = overflow.ok().and_then(|s| s.trim().parse().ok());
-    uid == overflow.unwrap_or(OVERFLOW_UID) && !every_user_has_a_number()
+    static OVERFLOW: PerProcess<u32> = PerProcess::new();
+    let overflow = OVERFLOW.get_or_init(|| {
+        let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        said.and_then(|s| s.trim().parse().ok())
+            .unwrap_or(OVERFLOW_UID)
+    });
+    uid == *overflow && !every_user_has_a_number()
 }
 
 /// The usual number for users without one.

@@ -116,7 +116,7 @@ impl WaitSet {
 
     /// Waits for [`WaitSet::signal`], or until `fd` is readable, at most `timeout_ms`.
     pub fn wait_signal_or(&self, fd: i32, timeout_ms: i32) {
-        poll_any([self.event, fd], libc::POLLIN, timeout_ms);
+        let _ = poll_any([self.event, fd], libc::POLLIN, timeout_ms);
     }
 
     /// Clears the signal of [`WaitSet::signal`].
@@ -135,33 +135,29 @@ pub fn wait_readable(fd: i32, timeout_ms: i32) {
 /// As [`wait_readable`], for calls of the application that block. `FI_EINTR` when a signal handler
 /// has run meanwhile: it may have told the application to stop waiting.
 pub fn wait_interruptibly(fd: i32, timeout_ms: i32) -> Result<()> {
-    let mut p = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one entry is passed, which outlives the call.
-    let n = unsafe { libc::poll(&mut p, 1, timeout_ms) };
-    match n < 0 && errno() == FI_EINTR {
-        true => Err(FI_EINTR),
-        false => Ok(()),
+    match poll_any([fd], libc::POLLIN, timeout_ms) {
+        Err(FI_EINTR) => Err(FI_EINTR),
+        _ => Ok(()),
     }
 }
 
 /// As [`wait_readable`], for any events of poll(2). Returns whether one occurred.
 pub fn poll_fd(fd: i32, events: i16, timeout_ms: i32) -> bool {
-    poll_any([fd], events, timeout_ms)
+    poll_any([fd], events, timeout_ms).unwrap_or(false)
 }
 
-/// As [`poll_fd`], for several descriptors.
-fn poll_any<const N: usize>(fds: [i32; N], events: i16, timeout_ms: i32) -> bool {
+/// As [`poll_fd`], for several descriptors; with the errno of poll(2).
+fn poll_any<const N: usize>(fds: [i32; N], events: i16, timeout_ms: i32) -> Result<bool> {
     let mut p = fds.map(|fd| libc::pollfd {
         fd,
         events,
         revents: 0,
     });
     // SAFETY: `N` entries are passed, which outlive the call.
-    unsafe { libc::poll(p.as_mut_ptr(), N as libc::nfds_t, timeout_ms) > 0 }
+    match unsafe { libc::poll(p.as_mut_ptr(), N as libc::nfds_t, timeout_ms) } {
+        ready @ 0.. => Ok(ready > 0),
+        _ => Err(errno()),
+    }
 }
 
 impl Drop for WaitSet {

@@ -345,7 +345,10 @@ pub(crate) fn owner(at: usize) -> Option<MemKind> {
         if super::cuda::loaded() || super::rocr::loaded() {
             detect();
         }
-        SEEN.store(loads.unwrap_or(0), Ordering::Relaxed);
+        // Last: until then other threads look as well.
+        if let Some(loads) = loads {
+            SEEN.store(loads, Ordering::Relaxed);
+        }
     }
     let known = INSTALLED.iter().skip(1).zip(DEVICE_KINDS);
     let mut known = known.filter_map(|(i, kind)| Some((i.get()?, kind)));

@@ -175,7 +175,7 @@ impl VerbsQp {
             let mut efa = efadv_qp_init_attr {
                 flags: flag(wanted.unsolicited && caps.unsolicited, QP_UNSOLICITED)
                     | flag(self.wide && caps.rdma_write, QP_INLINE_WRITE),
-                sl: match wanted.low_latency {
+                sl: match reliable && wanted.low_latency {
                     true => LEVEL_LOW_LATENCY,
                     false => 0,
                 },

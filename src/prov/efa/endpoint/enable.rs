@@ -69,7 +69,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
             qpn: ep.qpn,
             datagram: ep.kind == Kind::Dgram,
             unsolicited: !ep.writes_take_receives,
-            inline: ep.opts.limit(),
+            inline: ep.opts.inject_limit(),
             sends: 0,
             completions,
             low_latency: ep.opts.low_latency,

@@ -44,12 +44,12 @@ pub(crate) struct Options {
     pub inject_atomic_size: usize,
     pub max_atomic_size: usize,
     pub device_rdma: bool,
-    /// Upper bounds: of the sizes of messages and of reads and writes, of the inject sizes of
-    /// messages, of that of writes, of the size of atomics.
+    /// Upper bounds: of messages, of reads and writes, of injected messages, of injected writes, of
+    /// atomics.
     msg_limit: usize,
-    rma_size_limit: usize,
-    limit: usize,
     rma_limit: usize,
+    inject_limit: usize,
+    inject_rma_limit: usize,
     atomic_limit: usize,
     /// Operations that the application wants under way (tx_attr->size).
     pub sends: usize,
@@ -90,9 +90,9 @@ impl Options {
             max_atomic_size: atomic,
             device_rdma: true,
             msg_limit: usize::MAX,
-            rma_size_limit: usize::MAX,
-            limit: inject,
-            rma_limit: inject,
+            rma_limit: usize::MAX,
+            inject_limit: inject,
+            inject_rma_limit: inject,
             atomic_limit: atomic,
             sends: 0,
             low_latency: false,
@@ -128,10 +128,11 @@ impl Options {
             self.no_protocol = true;
             self.p2p = FI_HMEM_P2P_REQUIRED;
             (self.max_msg_size, self.msg_limit) = (d.mtu, d.mtu);
-            (self.max_rma_size, self.rma_size_limit) = (d.max_rdma, d.max_rdma);
-            let wide = d.raw.wide.is_some() && d.caps.rdma_write && self.limit > d.raw.inline;
-            self.rma_limit = if wide { self.limit } else { 0 };
-            self.inject_rma_size = self.rma_limit;
+            (self.max_rma_size, self.rma_limit) = (d.max_rdma, d.max_rdma);
+            let wide =
+                d.raw.wide.is_some() && d.caps.rdma_write && self.inject_limit > d.raw.inline;
+            self.inject_rma_limit = if wide { self.inject_limit } else { 0 };
+            self.inject_rma_size = self.inject_rma_limit;
         }
         self
     }
@@ -161,8 +162,8 @@ impl Options {
     }
 
     /// Most bytes of an injected message.
-    pub(crate) fn limit(&self) -> usize {
-        self.limit
+    pub(crate) fn inject_limit(&self) -> usize {
+        self.inject_limit
     }
 
     /// FI_OPT_EFA_RNR_RETRY.
@@ -351,17 +352,17 @@ const TABLE: &[Row] = table! {
         Size(|e| e.opts.max_msg_size, store!(max_msg_size at most msg_limit));
     FI_OPT_MAX_TAGGED_SIZE, AnyTime, Size(|e| e.opts.max_tagged_size, store!(max_tagged_size));
     FI_OPT_MAX_RMA_SIZE, AnyTime,
-        Size(|e| e.opts.max_rma_size, store!(max_rma_size at most rma_size_limit));
+        Size(|e| e.opts.max_rma_size, store!(max_rma_size at most rma_limit));
     FI_OPT_MAX_ATOMIC_SIZE, AnyTime,
         Size(|e| e.opts.max_atomic_size, store!(max_atomic_size at most atomic_limit));
     FI_OPT_INJECT_MSG_SIZE, AnyTime,
-        Size(|e| e.opts.inject_msg_size, store!(inject_msg_size at most limit));
+        Size(|e| e.opts.inject_msg_size, store!(inject_msg_size at most inject_limit));
     FI_OPT_INJECT_TAGGED_SIZE, AnyTime,
-        Size(|e| e.opts.inject_tagged_size, store!(inject_tagged_size at most limit));
+        Size(|e| e.opts.inject_tagged_size, store!(inject_tagged_size at most inject_limit));
     FI_OPT_INJECT_RMA_SIZE, AnyTime,
-        Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most rma_limit));
+        Size(|e| e.opts.inject_rma_size, store!(inject_rma_size at most inject_rma_limit));
     FI_OPT_INJECT_ATOMIC_SIZE, AnyTime,
-        Size(|e| e.opts.inject_atomic_size, store!(inject_atomic_size at most limit));
+        Size(|e| e.opts.inject_atomic_size, store!(inject_atomic_size at most inject_limit));
     FI_OPT_EFA_RNR_RETRY, BeforeEnable, Size(|e| e.opts.rnr_retry, set_rnr_retry);
     FI_OPT_FI_HMEM_P2P, AnyTime, Int(|e| e.opts.p2p, set_p2p);
     FI_OPT_CUDA_API_PERMITTED, BeforeEnable, Bool(|e| e.opts.cuda_api, set_cuda_api);

@@ -63,11 +63,8 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
         match stream.recv(&direct, beyond) {
             Ok(StreamRead::Bytes(n)) => {
                 any = true;
-                s.misses = if n > MUCH || c.rx.long || ahead {
-                    MISSES
-                } else {
-                    0
-                };
+                let much = n > MUCH || c.rx.long || ahead;
+                s.misses = if much { MISSES } else { 0 };
                 let first = n.min(direct.len());
                 if first > 0 {
                     arrived(s, id, first);
