@@ -56,8 +56,9 @@ other() {
 other rocr efa moved
 other neuron efa moved
 other synapse efa refused
-# Debian's libefa has neither external queues nor service levels: run `gda` and, with
-# `--service-levels 8`, `adapter_faults low` by hand with a newer libefa.
+# Debian's libefa has neither external queues nor service levels, nor does it report the order of
+# bytes: run `gda` and `adapter_faults low` (with `--service-levels 8`) and `adapter_faults order`
+# (with `--in-order`) by hand with a newer libefa.
 sim -- "$bin/gda" refused
 sim --bad-keys 20 -- "$bin/adapter_faults" keys
 sim --link-down-after 100 -- "$bin/adapter_faults" link
@@ -71,6 +72,7 @@ sim --rdma-size 65536 -- "$bin/adapter_faults" long
 sim --dead-after 100 -- "$bin/adapter_faults" lost
 sim --max-mr 64 -- "$bin/adapter_faults" cached
 sim --service-levels 0 -- "$bin/adapter_faults" levels
+sim -- "$bin/adapter_faults" disorder
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32
 sim -- "$bin/write_receives" hardware

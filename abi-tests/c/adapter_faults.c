@@ -22,6 +22,9 @@
  *                         0 alone (--service-levels 0)
  * adapter_faults low      where it has level 8 alone (--service-levels 8), those of
  *                         FI_TC_LOW_LATENCY do, with a libefa that knows levels (rdma-core 54)
+ * adapter_faults order    the adapter keeps the order of 128 bytes (--in-order, with a libefa that
+ *                         reports it): options are granted, but for messages of the protocol
+ * adapter_faults disorder without: none is granted
  */
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -388,6 +391,37 @@ static int levels(bool low)
 	return 0;
 }
 
+/* The options for bytes that arrive in order, where the adapter keeps it, and where not. */
+static int order(bool kept)
+{
+	const int sends = FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES;
+	const int writes = FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES;
+	const char *fabrics[] = { "efa", "efa-direct" };
+	const bool on = true, off = false;
+
+	for (int i = 0; i < 2; i++) {
+		bool got = true;
+		size_t len = sizeof(got);
+
+		open_disabled(fabrics[i]);
+		DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, writes, &got, &len));
+		TRUE(!got);
+		DO(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, writes, &on, 2));
+		DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, writes, &off, 1));
+		DO(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, sends, &off, 1));
+		DO(kept ? 0 : -FI_EOPNOTSUPP,
+		   fi_setopt(&ep->fid, FI_OPT_ENDPOINT, writes, &on, 1));
+		DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, writes, &got, &len));
+		TRUE(got == kept);
+		DO(kept && i == 1 ? 0 : -FI_EOPNOTSUPP,
+		   fi_setopt(&ep->fid, FI_OPT_ENDPOINT, sends, &on, 1));
+		enable();
+		DO(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, writes, &on, 1));
+		close_all();
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static struct fi_context2 context;
@@ -414,6 +448,10 @@ int main(int argc, char **argv)
 		return levels(false);
 	if (argc == 2 && !strcmp(argv[1], "low"))
 		return levels(true);
+	if (argc == 2 && !strcmp(argv[1], "order"))
+		return order(true);
+	if (argc == 2 && !strcmp(argv[1], "disorder"))
+		return order(false);
 	TRUE(link || (argc == 2 && !strcmp(argv[1], "keys")));
 	open_disabled("efa");
 	enable();

@@ -45,6 +45,9 @@ pub struct Config {
     /// The adapter has no completion counters.
     #[arg(long)]
     pub no_counters: bool,
+    /// Aligned 128 bytes reach memory in order.
+    #[arg(long)]
+    pub in_order: bool,
     /// The service levels of queue pairs.
     #[arg(long, value_delimiter = ',', default_value = "0,8")]
     pub service_levels: Vec<u8>,
@@ -105,6 +108,7 @@ impl Config {
             (!self.no_rnr_retry, 1),
             (!self.no_notify, 2),
             (!self.no_sgid, 3),
+            (self.in_order, 4),
             (!self.no_rdma_write, 5),
             (!self.no_unsolicited && !self.no_rdma_write, 6),
             (!self.no_external, 7),

@@ -151,6 +151,15 @@ impl Dev {
         }
     }
 
+    /// Whether each aligned 128 bytes of what a peer sends, or else writes, reach memory in order:
+    /// of its bytes none is there before those in front of it.
+    pub fn keeps_order(&self, sends: bool) -> bool {
+        match self {
+            Dev::Soft(_) => false,
+            Dev::Verbs(d) => d.keeps_order(sends),
+        }
+    }
+
     /// Reports regions to the observer `to` from now on.
     pub fn publish(&mut self, to: Arc<dyn MrObserver>) {
         match self {

@@ -156,6 +156,12 @@ impl VerbsDevice {
         ExternalCounter::open(&self.0, places, bytes, most)
     }
 
+    /// Whether each aligned 128 bytes of what a peer sends, or else writes, reach memory in order.
+    pub fn keeps_order(&self, sends: bool) -> bool {
+        VerbsQp::open(Arc::clone(&self.0), Mode::Direct, &RawQp::default())
+            .is_ok_and(|qp| qp.keeps_order(sends))
+    }
+
     /// Reports regions to the observer `to` from now on.
     pub fn publish(&mut self, to: Arc<dyn MrObserver>) {
         self.0.memory.publish(to);

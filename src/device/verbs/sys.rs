@@ -444,6 +444,17 @@ pub struct efadv_mr_attr {
     pub rdma_recv_ic_id: u16,
 }
 
+/// `ibv_query_qp_data_in_order`: a queue pair, an operation (`enum ibv_wr_opcode`), flags; the
+/// answer with [`ORDER_RETURN_CAPS`] is a set of capabilities.
+type QueryOrder = unsafe extern "C" fn(*mut ibv_qp, c_int, u32) -> c_int;
+pub const ORDER_RETURN_CAPS: u32 = 1;
+/// Of the adapter alone: processors other than x86 are not considered.
+pub const ORDER_DEVICE_ONLY: u32 = 1 << 1;
+/// A capability: each aligned 128 bytes.
+pub const ORDER_ALIGNED_128_BYTES: c_int = 1 << 1;
+pub const WR_RDMA_WRITE: c_int = 0;
+pub const WR_SEND: c_int = 2;
+
 type QueryMr = unsafe extern "C" fn(*mut ibv_mr, *mut efadv_mr_attr, u32) -> c_int;
 type MaxSqDepth = unsafe extern "C" fn(*mut ibv_context, *mut efadv_sq_depth_attr, u32) -> c_int;
 type QueryWqs =
@@ -528,6 +539,7 @@ macro_rules! functions {
             pub ibv_reg_dmabuf_mr: Option<RegDmaBuf>,
             pub efadv_create_cq: Option<CreateCq>,
             pub counters: Option<CounterFunctions>,
+            pub ibv_query_qp_data_in_order: Option<QueryOrder>,
             /// Since rdma-core 39.
             pub ibv_is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
         }
@@ -546,6 +558,7 @@ macro_rules! functions {
                     ibv_reg_dmabuf_mr: find(verbs, c"ibv_reg_dmabuf_mr"),
                     efadv_create_cq: find(efa, c"efadv_create_cq"),
                     counters: CounterFunctions::load(verbs, efa),
+                    ibv_query_qp_data_in_order: find(verbs, c"ibv_query_qp_data_in_order"),
                     ibv_is_fork_initialized: find(verbs, c"ibv_is_fork_initialized"),
                     $($name: {
                         let name = concat!(stringify!($name), "\0");

@@ -232,6 +232,19 @@ impl VerbsQp {
         Ok(())
     }
 
+    /// As [`Dev::keeps_order`](crate::device::Dev::keeps_order).
+    pub fn keeps_order(&self, sends: bool) -> bool {
+        let operation = if sends { WR_SEND } else { WR_RDMA_WRITE };
+        let asks = |flags| {
+            let query = self.dev.adapter.lib.ibv_query_qp_data_in_order?;
+            // SAFETY: the queue pair is open.
+            Some(unsafe { query(self.qp, operation, flags) } & ORDER_ALIGNED_128_BYTES != 0)
+        };
+        // Libraries that do not know the second flag refuse it.
+        asks(ORDER_RETURN_CAPS | ORDER_DEVICE_ONLY) == Some(true)
+            || asks(ORDER_RETURN_CAPS) == Some(true)
+    }
+
     /// The mapped queues: send queue, receive queue, completion queue. `FI_EOPNOTSUPP` where libefa
     /// does not report them.
     pub fn queues(&self) -> Result<[QueueMemory; 3]> {

@@ -10,6 +10,7 @@ use crate::prov::efa::endpoint::{self, Ep, Srx};
 use crate::prov::efa::ops;
 use crate::types::*;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 impl EfaDomain {
     /// Runs `f` on an endpoint.
@@ -92,7 +93,8 @@ impl Endpoints for EfaDomain {
     }
 
     fn set_option(&self, ep: u32, name: i32, value: OptionValue) -> Result<()> {
-        self.with_ep(ep, |e| e.setopt(name, value))?
+        let dev = Arc::clone(&self.lock().dev);
+        self.with_ep(ep, |e| e.setopt(name, value, &dev))?
     }
 
     fn name(&self, ep: u32) -> Result<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Endpoint options (fi_endpoint(3), fi_efa(7)): `fi_getopt` and `fi_setopt`.
 
 use crate::core::Result;
+use crate::device::any::Dev;
 use crate::device::{AdapterAttr, PacketQp, QueuePair};
 use crate::hmem::{self, MemKind};
 use crate::prov::contract::OptionValue;
@@ -67,6 +68,9 @@ pub(crate) struct Options {
     cuda_api: bool,
     homogeneous: bool,
     unsolicited: bool,
+    /// Each aligned 128 bytes of a message, of a write, arrive in order.
+    ordered_sends: bool,
+    ordered_writes: bool,
     /// Fabric efa-direct, or FI_EP_DGRAM.
     no_protocol: bool,
     /// The adapter reads remote memory.
@@ -106,6 +110,8 @@ impl Options {
             cuda_api: true,
             homogeneous: false,
             unsolicited: true,
+            ordered_sends: false,
+            ordered_writes: false,
             no_protocol: false,
             rdma_read: true,
             rma: true,
@@ -156,9 +162,10 @@ impl Options {
             || self.device_memory == DeviceMemory::PeerToPeer && unwanted
     }
 
-    /// Whether messages may go through shared memory, where CUDA copies device memory.
+    /// Whether messages may go through shared memory, where CUDA copies device memory, and copies
+    /// keep no order.
     pub(crate) fn uses_shm(&self) -> bool {
-        self.shared_memory && self.cuda_api
+        self.shared_memory && self.cuda_api && !self.ordered_writes
     }
 
     /// Most bytes of an injected message.
@@ -210,6 +217,8 @@ enum OptionAccess {
     Size(Get<usize>, Set<usize>),
     Int(Get<i32>, Set<i32>),
     Bool(Get<bool>, Set<bool>),
+    /// The order of arriving bytes, of sends or else of writes, which the adapter may keep.
+    Order(Get<bool>, fn(&mut Options) -> &mut bool, bool),
 }
 
 /// One option. What is set `BeforeEnable` is fixed by fi_enable(3).
@@ -226,7 +235,7 @@ enum OptionTime {
     BeforeEnable,
 }
 
-use OptionAccess::{Bool, Int, Size};
+use OptionAccess::{Bool, Int, Order, Size};
 use OptionTime::{AnyTime, BeforeEnable};
 
 fn read_only<T>(_: &mut Options, _: T) -> std::result::Result<(), Refusal> {
@@ -250,14 +259,6 @@ macro_rules! store {
             Ok(())
         }
     };
-}
-
-/// No queue of either adapter keeps the order of bytes within a message.
-fn in_order(_: &mut Options, wanted: bool) -> std::result::Result<(), Refusal> {
-    match wanted {
-        true => refuse("false: datagrams arrive in any order", FI_EOPNOTSUPP),
-        false => Ok(()),
-    }
 }
 
 fn set_rnr_retry(o: &mut Options, n: usize) -> std::result::Result<(), Refusal> {
@@ -372,8 +373,10 @@ const TABLE: &[Row] = table! {
     FI_OPT_EFA_EMULATED_READ, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_read), read_only);
     FI_OPT_EFA_EMULATED_WRITE, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_write), read_only);
     FI_OPT_EFA_EMULATED_ATOMICS, AnyTime, Bool(|_| true, read_only);
-    FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
-    FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable, Bool(|_| false, in_order);
+    FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable,
+        Order(|e| e.opts.ordered_sends, |o| &mut o.ordered_sends, true);
+    FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, BeforeEnable,
+        Order(|e| e.opts.ordered_writes, |o| &mut o.ordered_writes, false);
     // Stored, not used: peers announce their features in the handshake, and none are assumed.
     FI_OPT_EFA_HOMOGENEOUS_PEERS, AnyTime, Bool(|e| e.opts.homogeneous, store!(homogeneous));
     // Stored, not used: a write with data never takes a receive of the application's.
@@ -391,7 +394,7 @@ pub(crate) fn option_kind(number: i32) -> Option<(&'static str, OptionValue)> {
     let kind = match row.access {
         Size(..) => OptionValue::Size(0),
         Int(..) => OptionValue::Int(0),
-        Bool(..) => OptionValue::Bool(false),
+        Bool(..) | Order(..) => OptionValue::Bool(false),
     };
     Some((row.name, kind))
 }
@@ -407,15 +410,15 @@ impl Ep {
         Ok(match row(number).ok_or(FI_ENOPROTOOPT)?.access {
             Size(get, _) => OptionValue::Size(get(self)),
             Int(get, _) => OptionValue::Int(get(self)),
-            Bool(get, _) => OptionValue::Bool(get(self)),
+            Bool(get, _) | Order(get, ..) => OptionValue::Bool(get(self)),
         })
     }
 
     /// Sets an option. `FI_ENOPROTOOPT` for an unknown one, `FI_EINVAL` for a value out of range,
     /// `FI_EOPNOTSUPP` for one this adapter cannot grant, `FI_EOPBADSTATE` where it is too late.
-    pub(crate) fn setopt(&mut self, number: i32, v: OptionValue) -> Result<()> {
+    pub(crate) fn setopt(&mut self, number: i32, v: OptionValue, dev: &Dev) -> Result<()> {
         let row = row(number).ok_or(FI_ENOPROTOOPT)?;
-        let set = self.set(row, v).map_err(|refusal| {
+        let set = self.set(row, v, dev).map_err(|refusal| {
             crate::warn_log!(
                 FI_LOG_EP_CTRL,
                 "fi_setopt: {}: value {v}, accepted {}",
@@ -432,7 +435,7 @@ impl Ep {
         set
     }
 
-    fn set(&mut self, row: &Row, v: OptionValue) -> std::result::Result<(), Refusal> {
+    fn set(&mut self, row: &Row, v: OptionValue, dev: &Dev) -> std::result::Result<(), Refusal> {
         if row.when == BeforeEnable && self.enabled() {
             return refuse("before fi_enable only", FI_EOPBADSTATE);
         }
@@ -440,6 +443,15 @@ impl Ep {
             (Size(_, set), OptionValue::Size(n)) => set(&mut self.opts, n),
             (Int(_, set), OptionValue::Int(n)) => set(&mut self.opts, n),
             (Bool(_, set), OptionValue::Bool(b)) => set(&mut self.opts, b),
+            (Order(_, option, sends), OptionValue::Bool(b)) => {
+                // The wire protocol copies messages out of packets, and promises no order.
+                let copied = *sends && !self.opts.no_protocol;
+                if b && (copied || !dev.keeps_order(*sends)) {
+                    return refuse("false: bytes arrive in any order", FI_EOPNOTSUPP);
+                }
+                *option(&mut self.opts) = b;
+                Ok(())
+            }
             _ => refuse("a value of its type", FI_EINVAL),
         }
     }
