@@ -287,6 +287,35 @@ static void triggers(void)
 	DO(0, fi_close(&done->fid));
 }
 
+/* Triggered operations start in the order of their thresholds, then of their calls. */
+static void thresholds(void)
+{
+	struct fi_triggered_context t[3] = { 0 };
+	struct iovec v = { buf[0], 0 };
+	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = b.addr };
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	const size_t after[] = { 3, 2, 3 };
+	struct fid_cntr *go;
+
+	DO(0, fi_cntr_open(domain, &na, &go, NULL));
+	for (int i = 0; i < 3; i++) {
+		t[i].event_type = FI_TRIGGER_THRESHOLD;
+		t[i].trigger.threshold.cntr = go;
+		t[i].trigger.threshold.threshold = after[i];
+		v.iov_len = (size_t) i + 10;
+		m.context = &t[i];
+		DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
+		DO(0, fi_sendmsg(a.ep, &m, FI_TRIGGER | FI_COMPLETION));
+	}
+	DO(0, fi_cntr_add(go, 5));
+	TRUE(take(b.rx).len == 11);
+	TRUE(take(b.rx).len == 10);
+	TRUE(take(b.rx).len == 12);
+	for (int i = 0; i < 3; i++)
+		(void) take(a.tx);
+	DO(0, fi_close(&go->fid));
+}
+
 static void region_counters(void)
 {
 	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
@@ -659,6 +688,7 @@ int main(void)
 	fence();
 	alias();
 	triggers();
+	thresholds();
 	region_counters();
 	remote_accesses();
 	poll_set();

@@ -131,7 +131,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
         deferred::run_fenced(s, id);
     }
-    if !s.triggers.is_empty() {
+    if s.triggers.len() > 0 {
         deferred::fire(s);
     }
 }

@@ -83,7 +83,7 @@ impl BlockingCounters for EfaDomain {
         let s = &mut *s;
         progress_cntr(s, id);
         let r = s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF);
-        if !s.triggers.is_empty() {
+        if s.triggers.len() > 0 {
             deferred::fire(s);
         }
         r

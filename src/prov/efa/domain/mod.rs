@@ -27,7 +27,7 @@ use crate::prov::contract::{domain_may_close, Domain, Fabric, OpenedQueue};
 use crate::prov::efa::endpoint::srx::Srx;
 use crate::prov::efa::endpoint::Ep;
 use crate::prov::efa::ops::collective::CollectiveState;
-use crate::prov::efa::ops::deferred::PendingTrigger;
+use crate::prov::efa::ops::triggers::Triggers;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::peers::Peers;
 use crate::prov::progress_thread::{self, ProgressThread};
@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub ops: Slab<UserOp>,
     pub peers: Peers,
     /// Operations that wait for a counter.
-    pub triggers: Vec<PendingTrigger>,
+    pub triggers: Triggers,
     /// Counters bound to memory regions: key, counter, kinds of access (fi_mr_bind(3)).
     pub mr_cntrs: Vec<(u64, u32, u64)>,
     /// Regions of device memory that are mapped for the processor, by key.
@@ -155,7 +155,7 @@ impl Domain for EfaDomain {
                     rxqs: Slab::default(),
                     ops: Slab::with_capacity(256),
                     peers: Peers::default(),
-                    triggers: Vec::new(),
+                    triggers: Triggers::default(),
                     mr_cntrs: Vec::new(),
                     mapped: HashMap::new(),
                     colls: CollectiveState::default(),

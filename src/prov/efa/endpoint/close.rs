@@ -75,7 +75,7 @@ pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
         }
         forget_ops(s, id, &mut ep);
     }
-    s.triggers.retain(|t| t.ep != id);
+    s.triggers.take_back(|t| t.ep == id);
     ep.leftover = Some(collective::drop_ep(s, id));
     Ok((ep, fd))
 }

@@ -31,7 +31,8 @@ use crate::prov::efa::addr;
 use crate::prov::efa::budget::Holding;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{CollectiveState, DeferredDrop};
-use crate::prov::efa::ops::deferred::{DeferredWork, PendingTrigger};
+use crate::prov::efa::ops::deferred::DeferredWork;
+use crate::prov::efa::ops::triggers::Triggers;
 use crate::prov::reports::CqBinding;
 use crate::prov::reports::{self, completion::BoundCntrs};
 use crate::shm::ShmEndpoint;
@@ -202,7 +203,7 @@ impl Ep {
 
     /// Whether work is pending that no arrival announces: the endpoint needs a full progress call.
     #[inline(always)]
-    pub(crate) fn waits(&self, triggers: &[PendingTrigger], colls: &CollectiveState) -> bool {
+    pub(crate) fn waits(&self, triggers: &Triggers, colls: &CollectiveState) -> bool {
         let some = self.fenced.len() | triggers.len() | colls.load();
         some | usize::from(self.holding != Holding::Nobody) != 0
     }

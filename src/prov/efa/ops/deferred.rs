@@ -9,6 +9,7 @@ use crate::proto::PeerId;
 use crate::prov::contract::*;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::ops;
+use crate::prov::efa::ops::triggers::PendingTrigger;
 use crate::prov::efa::ops::OpKind;
 use crate::prov::efa::ops::{atomic, recv, resolve, rma};
 use crate::prov::efa::select::{answered, ROUTE_PENDING};
@@ -207,24 +208,9 @@ pub(crate) fn run_fenced(s: &mut State, id: u32) {
     }
 }
 
-/// An operation that a counter starts.
-pub(crate) struct PendingTrigger {
-    pub cntr: u32,
-    pub threshold: u64,
-    pub ep: u32,
-    pub work: DeferredWork,
-    /// The application's name for it, for FI_CANCEL_WORK; 0 for a triggered operation.
-    pub name: usize,
-}
-
 /// Starts operations whose counter has reached its threshold. Called after any change of a counter.
 pub(crate) fn fire(s: &mut State) {
-    while let Some(at) = s.triggers.iter().position(|t| {
-        s.cntrs
-            .get(t.cntr)
-            .is_some_and(|c| c.value() >= t.threshold)
-    }) {
-        let t = s.triggers.remove(at);
+    while let Some(t) = s.triggers.take_due(&s.cntrs) {
         if is_behind_fence(s, t.ep, &t.work) {
             if let Some(e) = s.eps.get_mut(t.ep) {
                 e.fenced.push_back(t.work);
@@ -265,7 +251,8 @@ pub(crate) fn uses_cntr(s: &State, id: u32) -> bool {
         let changes = matches!(w.op.kind, DeferredKind::Cntr { cntr, .. } if cntr == id);
         changes || w.op.common.completion_cntr == Some(id)
     };
-    s.triggers.iter().any(|t| t.cntr == id || uses(&t.work))
+    s.triggers.wait_for(id)
+        || s.triggers.any(|t| uses(&t.work))
         || s.eps.iter().any(|(_, e)| e.fenced.iter().any(uses))
         || s.ops.iter().any(|(_, o)| o.completion_cntr == Some(id))
 }
@@ -273,29 +260,25 @@ pub(crate) fn uses_cntr(s: &State, id: u32) -> bool {
 /// Queues an operation for a counter, or starts it if the counter has reached the threshold.
 pub(crate) fn trigger(s: &mut State, t: Trigger) -> Result<()> {
     s.cntrs.get(t.cntr).ok_or(FI_EINVAL)?;
-    s.triggers.push(PendingTrigger {
-        cntr: t.cntr,
-        threshold: t.threshold,
+    let pending = PendingTrigger {
         ep: t.ep,
         work: DeferredWork::new(t.op),
         name: t.name,
-    });
+    };
+    s.triggers.push(t.cntr, t.threshold, pending);
     fire(s);
     Ok(())
 }
 
 /// FI_CANCEL_WORK: takes back deferred work that has not started. `FI_ENOENT` when there is none.
 pub(crate) fn cancel(s: &mut State, name: usize) -> Result<()> {
-    let before = s.triggers.len();
-    s.triggers.retain(|t| t.name != name);
-    if s.triggers.len() == before {
-        Err(FI_ENOENT)
-    } else {
-        Ok(())
+    match s.triggers.take_back(|t| t.name == name) {
+        true => Ok(()),
+        false => Err(FI_ENOENT),
     }
 }
 
 /// FI_FLUSH_WORK: takes all deferred work of the domain back.
 pub(crate) fn flush(s: &mut State) {
-    s.triggers.retain(|t| t.name == 0);
+    s.triggers.take_back(|t| t.name != 0);
 }

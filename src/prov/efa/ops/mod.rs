@@ -12,6 +12,7 @@ pub(crate) mod direct;
 pub(crate) mod recv;
 pub(crate) mod rma;
 mod send;
+pub(crate) mod triggers;
 mod user_op;
 
 pub(crate) use send::{send, send_now};
