@@ -23,6 +23,8 @@ pub(crate) struct WaitObject {
     news: bool,
     /// Endpoints that report here.
     pub eps: Vec<u32>,
+    /// The endpoint that a read polls first.
+    turn: usize,
 }
 
 impl WaitObject {
@@ -39,7 +41,31 @@ impl WaitObject {
             progress_wake: None,
             news: false,
             eps: Vec::new(),
+            turn: 0,
         })
+    }
+
+    /// The place in `eps` from which a read polls them: each is first in turn.
+    #[inline(always)]
+    pub(crate) fn next_turn(&mut self) -> usize {
+        self.turn = if self.turn + 1 < self.eps.len() {
+            self.turn + 1
+        } else {
+            0
+        };
+        self.turn
+    }
+
+    /// The endpoint `i` places behind that at `turn`; `None` past the last.
+    #[inline(always)]
+    pub(crate) fn in_turn(&self, turn: usize, i: usize) -> Option<u32> {
+        let len = self.eps.len();
+        let at = if turn + i < len {
+            turn + i
+        } else {
+            turn + i - len
+        };
+        self.eps.get(at).copied().filter(|_| i < len)
     }
 
     /// With FI_WAIT_MUTEX_COND, has `wake` wake the domain's progress thread, which `start` starts.
@@ -125,5 +151,31 @@ impl WaitObject {
         if let Some(w) = &self.set {
             w.remove(fd);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_endpoint_is_first_in_turn() {
+        let mut w = WaitObject::new(FI_WAIT_NONE).unwrap();
+        assert_eq!((w.next_turn(), w.in_turn(0, 0)), (0, None));
+        w.eps = vec![7, 8, 9];
+        let orders: Vec<Vec<u32>> = (0..3)
+            .map(|_| {
+                let turn = w.next_turn();
+                (0..).map_while(|i| w.in_turn(turn, i)).collect()
+            })
+            .collect();
+        assert_eq!(orders, [[8, 9, 7], [9, 7, 8], [7, 8, 9]]);
+        // Fewer endpoints report here than when the turn began.
+        let turn = w.next_turn();
+        w.eps.truncate(1);
+        assert_eq!(
+            (turn, w.in_turn(turn, 0), w.in_turn(turn, 1)),
+            (1, Some(7), None)
+        );
     }
 }

@@ -206,8 +206,9 @@ fn fast_poll_cq(
 ) -> usize {
     let mut n = 0;
     let mut i = 0;
-    while let Some(ep) = s.cqs.get(id).and_then(|c| c.wait.eps.get(i).copied()) {
-        match poll::poll(s, ep, id, count - n, |k, e| each(n + k, e)) {
+    let turn = s.cqs.get_mut(id).map_or(0, |c| c.wait.next_turn());
+    while let Some(ep) = s.cqs.get(id).and_then(|c| c.wait.in_turn(turn, i)) {
+        match poll::poll(s, ep, id, i == 0, count - n, |k, e| each(n + k, e)) {
             PollResult::All(more) => n += more,
             PollResult::More(more) => {
                 n += more;

@@ -56,7 +56,8 @@ pub(crate) enum Wakeup {
 /// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while the
 /// rings are used, and once every `QUIET_INTERVAL` calls when no active ring has had a record in
 /// its last `QUIET_INTERVAL` polls and nothing is outstanding: a poll costs a system call, or a
-/// load from the device's memory.
+/// load from the device's memory. Of endpoints that report to one queue, each read polls the
+/// adapter of one that is idle, in turn.
 const IDLE_POLLS: u32 = 64;
 const IDLE_INTERVAL: u32 = 1024;
 const QUIET_INTERVAL: u32 = 128;
@@ -65,24 +66,24 @@ impl LiveEndpoint {
     /// Decides whether this poll includes the adapter, and counts the polls that do not.
     #[inline]
     pub(crate) fn take_adapter_due(&mut self) -> bool {
-        let due = !self.skip_adapter_poll();
+        let due = !self.skip_adapter_poll(true);
         if due {
             self.skipped_polls = 0;
         }
         due
     }
 
-    /// Decides whether this poll skips the adapter, and counts the polls that do.
+    /// Decides whether this poll skips the adapter, and counts the polls that do. An idle endpoint
+    /// that is not `in_turn` is skipped.
     #[inline]
-    pub(crate) fn skip_adapter_poll(&mut self) -> bool {
+    pub(crate) fn skip_adapter_poll(&mut self, in_turn: bool) -> bool {
         let skipped = self.skipped_polls;
         let used = |h: &ShmEndpoint| {
             let recently = skipped < QUIET_INTERVAL || h.rx.used_within(QUIET_INTERVAL);
             h.rx.in_use() && recently || h.tx.has_outstanding()
         };
         let skips = self.empty_polls >= IDLE_POLLS
-            && skipped < IDLE_INTERVAL
-            && self.shm_ep.as_ref().is_some_and(used)
+            && (!in_turn || skipped < IDLE_INTERVAL && self.shm_ep.as_ref().is_some_and(used))
             && self.qp.idle();
         self.skipped_polls += u32::from(skips);
         skips

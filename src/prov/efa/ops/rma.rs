@@ -201,7 +201,7 @@ fn look(s: &mut State, id: u32) {
     if let Some(l) = s.eps.get_mut(id).and_then(|e| e.live.as_mut()) {
         l.unpolled = 0;
     }
-    if let PollResult::More(_) = poll(s, id, u32::MAX, usize::MAX, |_, _| {}) {
+    if let PollResult::More(_) = poll(s, id, u32::MAX, true, usize::MAX, |_, _| {}) {
         progress(s, id);
     }
 }

@@ -70,11 +70,13 @@ const BURST: usize = 64;
 
 /// Polls an endpoint for messages that go straight into their receives. Up to `count` completions
 /// for queue `cq`, which must be empty, go to `each`; those for another queue go into that queue.
+/// The adapter of an idle endpoint is polled only if it is `in_turn`.
 #[inline(always)]
 pub(crate) fn poll(
     s: &mut State,
     id: u32,
     cq: u32,
+    in_turn: bool,
     count: usize,
     each: impl FnMut(usize, &Entry),
 ) -> PollResult {
@@ -115,7 +117,7 @@ pub(crate) fn poll(
     if waits || !live.idle() {
         return PollResult::More(0);
     }
-    let idle_adapter = live.skip_adapter_poll();
+    let idle_adapter = live.skip_adapter_poll(in_turn);
     if !(config.polls_packets || idle_adapter) {
         return PollResult::More(0);
     }

@@ -74,7 +74,7 @@ fn rings(
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
     let (config, live) = (&s.ep.config, s.ep.live.as_mut()?);
-    if !live.idle() || !live.skip_adapter_poll() {
+    if !live.idle() || !live.skip_adapter_poll(true) {
         return None;
     }
     let shm_ep = live.shm_ep.as_mut().filter(|h| !h.tx.has_outstanding())?;
