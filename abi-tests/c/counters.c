@@ -77,6 +77,8 @@ static void round_trip(enum fi_wait_obj wait)
 	DO(0, fi_enable(ep));
 	/* Binds a counter after fi_enable(3), as Sandia OpenSHMEM does. */
 	DO(0, fi_ep_bind(ep, &received->fid, FI_RECV));
+	/* Two counters would count its sends. */
+	DO(-FI_EINVAL, fi_ep_bind(ep, &received->fid, FI_SEND));
 	DO(0, fi_getname(&ep->fid, name, &len));
 	DO(1, fi_av_insert(av, name, 1, &self, 0, NULL));
 	DO(-FI_ETIMEDOUT, fi_cntr_wait(received, 1, 1));
@@ -113,6 +115,13 @@ static void round_trip(enum fi_wait_obj wait)
 		DO(0, pthread_cond_timedwait(mc.cond, mc.mutex, &until));
 		pthread_mutex_unlock(mc.mutex);
 		DO(0, fi_cntr_wait(received, ROUNDS + 1, 10000));
+	}
+	if (wait != FI_WAIT_MUTEX_COND) {
+		/* The call that waits is the one that finds the failure. */
+		DO(0, fi_recv(ep, in, 4, NULL, FI_ADDR_UNSPEC, in));
+		DO(0, fi_inject(ep, out, sizeof(out), self));
+		DO(-FI_EAVAIL, fi_cntr_wait(received, ROUNDS + 1, 10000));
+		DO(1, fi_cntr_readerr(received));
 	}
 	DO(-FI_EBUSY, fi_close(&sent->fid));
 	DO(0, fi_close(&ep->fid));

@@ -316,11 +316,86 @@ static void thresholds(void)
 	DO(0, fi_close(&go->fid));
 }
 
+/* Deferred work: what counts its end, what starts it, and whom it reaches. */
+static void work_ends(void)
+{
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	struct iovec v = { buf[0], 20 }, into = { buf[1], 100 };
+	struct fi_op_msg out = { .ep = a.ep, .flags = 0 }, in = { .ep = b.ep };
+	struct fi_deferred_work recv = { .op_type = FI_OP_RECV }, send = { .op_type = FI_OP_SEND };
+	struct fi_triggered_context t = { .event_type = FI_TRIGGER_THRESHOLD };
+	uint64_t sent = fi_cntr_read(a.sent), got = fi_cntr_read(b.got);
+	struct fi_cq_tagged_entry none;
+	struct side gone, other;
+	struct fid_cntr *go, *done;
+
+	DO(0, fi_cntr_open(domain, &na, &go, NULL));
+	DO(0, fi_cntr_open(domain, &na, &done, NULL));
+	out.msg = (struct fi_msg) { .msg_iov = &v, .iov_count = 1, .addr = b.addr, .context = &out };
+	in.msg = (struct fi_msg) { .msg_iov = &into, .iov_count = 1, .addr = FI_ADDR_UNSPEC };
+	send.triggering_cntr = recv.triggering_cntr = go;
+	send.completion_cntr = recv.completion_cntr = done;
+	send.op.msg = &out;
+	recv.op.msg = &in;
+	/* Its counter alone counts it. */
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &recv));
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
+	while (fi_cntr_read(done) < 2)
+		(void) fi_cq_read(b.rx, NULL, 0);
+	DO(-FI_EAGAIN, fi_cq_read(a.tx, &none, 1));
+	DO(-FI_EAGAIN, fi_cq_read(b.rx, &none, 1));
+	DO(sent, fi_cntr_read(a.sent));
+	DO(got, fi_cntr_read(b.got));
+	/* With FI_COMPLETION the endpoint reports it, too; a counter that is both counts it once. */
+	out.flags = FI_COMPLETION;
+	send.completion_cntr = a.sent;
+	DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
+	TRUE(take(a.tx).op_context == &out);
+	TRUE(take(b.rx).len == 20);
+	DO(sent + 1, fi_cntr_read(a.sent));
+	/* Errors of the counter start work, but no triggered operation, which can be cancelled. */
+	send.completion_cntr = NULL;
+	send.threshold = 2;
+	t.trigger.threshold.cntr = go;
+	t.trigger.threshold.threshold = 2;
+	in.msg.context = &t;
+	DO(0, fi_recvmsg(b.ep, &in.msg, FI_TRIGGER));
+	DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, &into));
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
+	DO(0, fi_cntr_add(go, 1));
+	DO(-FI_EAGAIN, fi_cq_read(a.tx, &none, 1));
+	DO(0, fi_cntr_adderr(go, 1));
+	TRUE(take(b.rx).op_context == &into);
+	TRUE(take(a.tx).op_context == &out);
+	DO(0, fi_cancel(&b.ep->fid, &t));
+	DO(FI_ECANCELED, take_error(b.rx));
+	DO(-FI_ENOENT, fi_cancel(&b.ep->fid, &t));
+	/* An address that stands for another endpoint by now is not used. */
+	open_side(&gone, NULL, FI_WAIT_NONE, NULL);
+	out.msg.addr = gone.addr;
+	send.threshold = 3;
+	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
+	DO(0, fi_av_remove(av, &gone.addr, 1, 0));
+	open_side(&other, NULL, FI_WAIT_NONE, NULL);
+	TRUE(other.addr == gone.addr);
+	DO(0, fi_recv(other.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
+	DO(0, fi_cntr_add(go, 1));
+	DO(FI_ECANCELED, take_error(a.tx));
+	DO(-FI_EAGAIN, fi_cq_read(other.rx, &none, 1));
+	DO(0, fi_av_remove(av, &other.addr, 1, 0));
+	close_side(&other);
+	close_side(&gone);
+	DO(0, fi_close(&go->fid));
+	DO(0, fi_close(&done->fid));
+}
+
 static void region_counters(void)
 {
 	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
 	static char target[100];
-	struct fid_cntr *c;
+	struct fid_cntr *c, *theirs;
+	struct fid_domain *elsewhere;
 	struct fid_mr *mr;
 	uint64_t before = fi_cntr_read(b.far), key, at = (uint64_t) (uintptr_t) target;
 
@@ -329,6 +404,12 @@ static void region_counters(void)
 			FI_RMA_EVENT, &mr, NULL));
 	key = fi_mr_key(mr);
 	DO(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
+	DO(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
+	DO(0, fi_domain(fabric, info, &elsewhere, NULL));
+	DO(0, fi_cntr_open(elsewhere, &na, &theirs, NULL));
+	DO(-FI_EINVAL, fi_mr_bind(mr, &theirs->fid, FI_REMOTE_WRITE));
+	DO(0, fi_close(&theirs->fid));
+	DO(0, fi_close(&elsewhere->fid));
 	DO(0, fi_write(a.ep, "hello", 6, NULL, b.addr, at, key, NULL));
 	DO(0, fi_cntr_wait(c, 1, 10000));
 	TRUE(!strcmp(target, "hello"));
@@ -689,6 +770,7 @@ int main(void)
 	alias();
 	triggers();
 	thresholds();
+	work_ends();
 	region_counters();
 	remote_accesses();
 	poll_set();

@@ -328,9 +328,17 @@ entry! {
     ) -> c_int = "fi_mr_bind" {
         match with {
             // Regions belong to the domain here: binding to an endpoint asks for nothing more.
-            AnyObject::Ep(_) => Ok(()),
-            AnyObject::Cntr(c) => m.domain.bind_mr(&m.mr, c.id, flags),
-            _ => Err(FI_EINVAL),
+            AnyObject::Ep(e) if Arc::ptr_eq(&e.domain, &m.domain) => Ok(()),
+            AnyObject::Cntr(c) if Arc::ptr_eq(&c.domain, &m.domain) => {
+                m.domain.bind_mr(&m.mr, c.id, flags)
+            }
+            _ => {
+                crate::warn_log!(
+                    FI_LOG_MR,
+                    "fi_mr_bind: wanted a counter or an endpoint of the region's domain"
+                );
+                Err(FI_EINVAL)
+            }
         }
     }
 }

@@ -66,21 +66,22 @@ unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Resu
     // SAFETY: as promised by the caller; the member of the union is the one that `op_type` names.
     unsafe {
         let on = counter(d, w.triggering_cntr)?;
-        let done = match w.completion_cntr.is_null() {
+        let cntr = match w.completion_cntr.is_null() {
             true => None,
             false => Some(counter(d, w.completion_cntr)?),
         };
+        let end = Some(WorkEnd { cntr });
         macro_rules! keep {
             () => {
                 |mut r| {
-                    r.common.completion_cntr = done;
+                    r.common.work = end;
                     Ok(DeferredOp::from(&r))
                 }
             };
         }
         let received = |m: MsgArgs, flags| -> Result<DeferredOp> {
             let mut r = m.receive(flags)?;
-            r.common.completion_cntr = done;
+            r.common.work = end;
             Ok(DeferredOp::from(&r))
         };
         let (ep, op) = match w.op_type {

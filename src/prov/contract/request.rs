@@ -198,8 +198,8 @@ pub trait Call: Copy {
     }
     /// The flags in effect: the call's own, or the defaults of the alias or of the endpoint.
     fn flags_or(&self, default: u64) -> u64;
-    /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
-    fn completion_cntr(&self) -> Option<u32>;
+    /// Whether it is deferred work, whose end [`WorkEnd`] describes.
+    fn is_work(&self) -> bool;
     /// Whether success is unsignaled, as for inject calls without flags.
     #[inline(always)]
     fn unsignaled(&self, injected: bool) -> bool {
@@ -230,8 +230,8 @@ impl Call for PlainCall {
         default
     }
     #[inline(always)]
-    fn completion_cntr(&self) -> Option<u32> {
-        None
+    fn is_work(&self) -> bool {
+        false
     }
     fn common(&self) -> Common {
         Common {
@@ -250,8 +250,16 @@ pub struct Common {
     pub flags: Option<u64>,
     /// Default flags where the call has none: those of an alias in place of the endpoint's.
     pub alias: Option<u64>,
-    /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
-    pub completion_cntr: Option<u32>,
+    /// Of deferred work, what counts its end.
+    pub work: Option<WorkEnd>,
+}
+
+/// How deferred work (FI_QUEUE_WORK) ends: the endpoint's counters do not count it, nor does its
+/// completion queue get an entry, unless the work has FI_COMPLETION (fi_trigger(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkEnd {
+    /// The counter that counts it, if any.
+    pub cntr: Option<u32>,
 }
 
 impl Call for Common {
@@ -270,8 +278,8 @@ impl Call for Common {
         self.flags.or(self.alias).unwrap_or(default)
     }
     #[inline]
-    fn completion_cntr(&self) -> Option<u32> {
-        self.completion_cntr
+    fn is_work(&self) -> bool {
+        self.work.is_some()
     }
     fn common(&self) -> Common {
         *self

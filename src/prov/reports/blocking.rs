@@ -39,6 +39,8 @@ pub(crate) trait BlockingQueues: CompletionQueues {
 
 /// What fi_cntr_wait(3) asks of a domain.
 pub(crate) trait BlockingCounters: Counters {
+    /// The errors that a counter has, without progress.
+    fn errors(&self, id: u32) -> Result<u64>;
     /// Runs `f` on a counter after progress of its endpoints.
     fn with_cntr<R>(&self, cntr: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R>;
     /// Makes progress and arms the wait object. `FI_EAGAIN` when the counter has reached
@@ -130,7 +132,9 @@ pub(crate) fn wait_cntr(
     timeout_ms: i32,
 ) -> Result<()> {
     let until = deadline(timeout_ms);
-    let (errors, waits) = d.with_cntr(cntr, |c| (c.errors(), c.wait.set.is_some()))?;
+    // What the progress of this call finds is a change.
+    let errors = d.errors(cntr)?;
+    let waits = d.with_cntr(cntr, |c| c.wait.set.is_some())?;
     loop {
         let ((value, now), watched) = d.with_cntr(cntr, |c| (c.look(), c.watched))?;
         if value >= threshold {

@@ -1,6 +1,7 @@
 //! The end of an operation: the counter that counts it, and its entry in a completion queue.
 
 use crate::core::slab::Slab;
+use crate::core::Result;
 use crate::prov::contract::Entry;
 use crate::prov::reports::cntr::Cntr;
 use crate::transport::{Completion, Report};
@@ -68,12 +69,22 @@ impl BoundCntrs {
         CntrKind::ALL.iter().map(|k| k.flag()).sum()
     }
 
-    /// Has a counter count the kinds that `flags` name.
-    pub(crate) fn bind(&mut self, cntr: u32, flags: u64) {
+    /// Has a counter count the kinds that `flags` name. `FI_EINVAL`, with a line, where another
+    /// one counts any of them (fi_endpoint(3)).
+    pub(crate) fn bind(&mut self, cntr: u32, flags: u64) -> Result<()> {
+        let other = |(k, c)| flags & CntrKind::flag(k) != 0 && c != cntr;
+        if self.each().any(other) {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "fi_ep_bind: flags {flags:#x}: another counter counts these operations already"
+            );
+            return Err(FI_EINVAL);
+        }
         let slots = self.0.iter_mut().zip(CntrKind::ALL);
         for (slot, _) in slots.filter(|(_, k)| flags & k.flag() != 0) {
             *slot = Some(cntr);
         }
+        Ok(())
     }
 
     /// The counter of a kind.
@@ -112,6 +123,14 @@ impl BoundCntrs {
         if let Some(c) = self.of(kind).and_then(|c| cntrs.get_mut(c)) {
             c.add_error();
         }
+    }
+}
+
+/// Has a counter count accesses to a region (fi_mr_bind(3)), in a list of keys, counters and kinds.
+pub(crate) fn bind_region(list: &mut Vec<(u64, u32, u64)>, key: u64, cntr: u32, kinds: u64) {
+    match list.iter_mut().find(|(k, c, _)| (*k, *c) == (key, cntr)) {
+        Some((_, _, all)) => *all |= kinds,
+        None => list.push((key, cntr, kinds)),
     }
 }
 

@@ -1,9 +1,7 @@
 //! What endpoints of all providers check and report in one way.
 
-use super::cntr::Cntr;
-use super::completion::{BoundCntrs, CntrKind};
+use super::completion::BoundCntrs;
 use super::cq::Cq;
-use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::prov::contract::{Entry, ErrEntry};
 use crate::types::*;
@@ -66,14 +64,8 @@ pub(crate) fn push_peek(cq: &mut Cq, entry: Entry, found: bool) {
     }
 }
 
-/// Reports a receive as cancelled, and counts it.
-pub(crate) fn push_cancelled(
-    (cq, cntrs): (Option<&mut Cq>, &mut Slab<Cntr>),
-    bound: &BoundCntrs,
-    entry: Entry,
-    text: &str,
-) {
-    bound.count_error(cntrs, CntrKind::Recv);
+/// The entry of a receive that was cancelled.
+pub(crate) fn push_cancelled(cq: Option<&mut Cq>, entry: Entry, text: &str) {
     if let Some(cq) = cq {
         cq.push_error(ErrEntry {
             entry,

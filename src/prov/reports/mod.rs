@@ -13,6 +13,7 @@ use crate::core::slab::Slab;
 use crate::core::yielding::YieldBackoff;
 use crate::core::Result;
 use crate::device::wait::WaitSet;
+use crate::prov::contract::Call;
 use crate::types::*;
 use cntr::Cntr;
 use completion::BoundCntrs;
@@ -117,6 +118,13 @@ pub(crate) fn must_be_new(enabled: bool, what: &str) -> Result<()> {
 #[inline]
 pub(crate) fn reports(bound: Option<CqBinding>, flags: u64) -> bool {
     bound.is_some_and(|b| !b.selective || flags & FI_COMPLETION != 0)
+}
+
+/// As [`reports`], of a call with these flags in effect: deferred work has an entry only if it asks
+/// for one.
+#[inline]
+pub(crate) fn reports_call(bound: Option<CqBinding>, flags: u64, call: &impl Call) -> bool {
+    reports(bound, flags) && (!call.is_work() || flags & FI_COMPLETION != 0)
 }
 
 /// Wakes callers that are blocked on the queues and counters of an endpoint: they have to look

@@ -324,12 +324,13 @@ fn attach_queues(s: &mut TcpState, id: u32) {
     }
 }
 
-/// fi_ep_bind(3) with a counter. `FI_EBADFLAGS` for unknown kinds of operations.
+/// fi_ep_bind(3) with a counter. `FI_EBADFLAGS` for unknown kinds of operations,
+/// `FI_EINVAL` where another counts them.
 pub(crate) fn bind_cntr(s: &mut TcpState, id: u32, cntr: u32, flags: u64) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     endpoint::check_cntr_kinds(flags)?;
     s.cntrs.get(cntr).ok_or(FI_EBADF)?;
-    ep.cntrs.bind(cntr, flags);
+    ep.cntrs.bind(cntr, flags)?;
     if ep.enabled {
         attach_queues(s, id);
     }

@@ -522,7 +522,12 @@ mod tests {
         let cntr = s
             .cntrs
             .insert(Cntr::new(FI_CNTR_EVENTS_COMP, FI_WAIT_NONE).unwrap());
-        s.eps.get_mut(ep).unwrap().cntrs.bind(cntr, FI_SEND);
+        s.eps
+            .get_mut(ep)
+            .unwrap()
+            .cntrs
+            .bind(cntr, FI_SEND)
+            .unwrap();
         assert!(asks(&mut s, ep, &mut far, None));
     }
 

@@ -262,7 +262,8 @@ impl TcpState {
             ..Entry::default()
         };
         let cq = ep.rx.and_then(|b| self.cqs.get_mut(b.cq));
-        push_cancelled((cq, &mut self.cntrs), &ep.cntrs, entry, text);
+        ep.cntrs.count_error(&mut self.cntrs, CntrKind::Recv);
+        push_cancelled(cq, entry, text);
     }
 
     /// Reports that a peer has read (or written) registered memory.

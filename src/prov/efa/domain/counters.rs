@@ -65,8 +65,8 @@ impl Counters for EfaDomain {
     }
 
     fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
-        let seen = |c: &mut Cntr| c.external.as_ref().is_none_or(|c| c.seen());
-        if !self.with_cntr(id, seen)? {
+        let seen = |c: &Cntr| c.external.as_ref().is_none_or(|c| c.seen());
+        if !self.lock().cntrs.get(id).map(seen).ok_or(FI_EBADF)? {
             crate::warn_log!(
                 FI_LOG_CNTR,
                 "fi_cntr_wait: this counter is in memory that only a device sees"
@@ -78,6 +78,10 @@ impl Counters for EfaDomain {
 }
 
 impl BlockingCounters for EfaDomain {
+    fn errors(&self, id: u32) -> Result<u64> {
+        self.lock().cntrs.get(id).map(Cntr::errors).ok_or(FI_EBADF)
+    }
+
     fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
         let mut s = self.lock();
         let s = &mut *s;

@@ -6,6 +6,7 @@ use crate::device::{Device, DmaBuf, MrObserver, QueuePair};
 use crate::hmem::{MemKind, UserMem};
 use crate::prov::contract::{MemoryRegions, Mr};
 use crate::prov::efa::ops::OpKind;
+use crate::prov::reports::completion::bind_region;
 use crate::prov::reports::endpoint::check_region_kinds;
 use crate::shm::MrTable;
 use crate::types::*;
@@ -156,7 +157,7 @@ impl MemoryRegions for EfaDomain {
             );
             return Err(FI_ENOSYS);
         }
-        s.mr_cntrs.push((mr.key, cntr, kinds));
+        bind_region(&mut s.mr_cntrs, mr.key, cntr, kinds);
         for (_, ep) in s.eps.iter_mut() {
             if let Some(qp) = ep.qp_mut() {
                 qp.report_remote();

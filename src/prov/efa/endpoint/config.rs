@@ -6,7 +6,7 @@ use crate::prov::contract::Call;
 use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::prov::efa::ops::DELIVERED;
 use crate::prov::reports::completion::CntrKind;
-use crate::prov::reports::{reports, CqBinding};
+use crate::prov::reports::{reports, reports_call, CqBinding};
 use crate::types::*;
 
 /// See the module text.
@@ -94,7 +94,7 @@ impl Ep {
         }
         let flags = call.flags_or(self.tx_flags);
         TxMode {
-            entry: !call.unsignaled(injected) && reports(self.tx, flags),
+            entry: !call.unsignaled(injected) && reports_call(self.tx, flags, call),
             delivery: flags & DELIVERED != 0,
         }
     }
@@ -113,7 +113,7 @@ impl Ep {
         if C::PLAIN {
             return mode;
         }
-        let told = mode.entry || self.config.counts_sends || call.completion_cntr().is_some();
+        let told = mode.entry || self.config.counts_sends || call.is_work();
         TxMode {
             delivery: mode.delivery && told,
             ..mode

@@ -163,8 +163,9 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
 }
 
 /// Binds a counter to kinds of events, before fi_enable or after it (as Sandia OpenSHMEM does).
-/// `FI_EBADFLAGS` for unknown kinds, `FI_EOPBADSTATE` for a counter in the adapter after fi_enable:
-/// the adapter attaches counters when the queue pair is created.
+/// `FI_EBADFLAGS` for unknown kinds, `FI_EINVAL` where another counts them, `FI_EOPBADSTATE` for a
+/// counter in the adapter after fi_enable: the adapter attaches counters when the queue pair is
+/// created.
 pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     check_cntr_kinds(flags)?;
@@ -172,7 +173,7 @@ pub(crate) fn bind_cntr(s: &mut State, id: u32, cntr: u32, flags: u64) -> Result
     if c.external.is_some() {
         ep.must_be_new("a counter of the adapter's")?;
     }
-    ep.cntrs.bind(cntr, flags);
+    ep.cntrs.bind(cntr, flags)?;
     let Some(l) = &mut ep.live else { return Ok(()) };
     c.wait.attach(id, l.wait_fd());
     if ep.cntrs.any(&REMOTE) {

@@ -166,7 +166,7 @@ fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
     let peer = s.avs.get(ep.config.av)?.known(r.peer)?;
     let mode = ep.tx_mode(&r.common, injected);
     let live = ep.live.as_mut()?;
-    if r.common.completion_cntr().is_some() || live.routes.message(peer) != MessageRoute::Ring {
+    if r.common.is_work() || live.routes.message(peer) != MessageRoute::Ring {
         return None;
     }
     let rings = &mut live.shm_ep.as_mut()?.tx;
@@ -278,7 +278,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
         ..first
     };
     let done = completion(peer, &r.common, &whole, changes, mode.entry);
-    let single = r.common.completion_cntr.is_none() && r.to.as_slice().len() == 1;
+    let single = r.common.work.is_none() && r.to.as_slice().len() == 1;
     let one = result.one().filter(|_| single);
     if let (Some(rings), Some(result)) = (&mut port.rings, one) {
         let a = AtomicRequest {
@@ -300,7 +300,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
         }
     }
     let mut op = UserOp::new(id, result, done);
-    op.completion_cntr = r.common.completion_cntr;
+    op.work = r.common.work;
     let ctx = port.ops.insert(op);
     let a = AtomicArgs {
         peer,

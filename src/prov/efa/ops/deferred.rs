@@ -10,6 +10,7 @@ use crate::prov::contract::*;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::ops;
 use crate::prov::efa::ops::triggers::PendingTrigger;
+use crate::prov::efa::ops::user_op::end_cntrs;
 use crate::prov::efa::ops::OpKind;
 use crate::prov::efa::ops::{atomic, recv, resolve, rma};
 use crate::prov::efa::select::{answered, ROUTE_PENDING};
@@ -142,27 +143,31 @@ impl DeferredWork {
             crate::core::errno::text(e)
         );
         crate::warn_log!(FI_LOG_EP_DATA, "{text}");
-        if let Some(c) = self
-            .op
-            .common
-            .completion_cntr
-            .and_then(|c| s.cntrs.get_mut(c))
-        {
-            c.add_error();
-        }
+        self.report(s, ep, e, text);
+    }
+
+    /// Reports an operation that has not been started.
+    fn report(&self, s: &mut State, ep: u32, e: Errno, text: String) {
         let (flags, len, tag) = self.described();
-        if let Some(e) = s.eps.get(ep).filter(|_| flags != 0) {
-            e.cntrs
-                .count_error(&mut s.cntrs, CntrKind::of(flags as u32));
+        let Some(by) = s.eps.get(ep).filter(|_| flags != 0) else {
+            return;
+        };
+        let common = &self.op.common;
+        let entry = common.flags.unwrap_or(0) & FI_COMPLETION != 0;
+        let bound = by.cntrs.of(CntrKind::of(flags as u32));
+        for c in end_cntrs(common.work, entry, bound).into_iter().flatten() {
+            if let Some(c) = s.cntrs.get_mut(c) {
+                c.add_error();
+            }
         }
-        let bound = s.eps.get(ep).and_then(|e| match self.op.kind {
-            DeferredKind::Recv(_) => e.rx,
-            _ => e.tx,
-        });
-        if let Some(q) = bound.and_then(|b| s.cqs.get_mut(b.cq)) {
+        let queue = match self.op.kind {
+            DeferredKind::Recv(_) => by.rx,
+            _ => by.tx,
+        };
+        if let Some(q) = queue.and_then(|b| s.cqs.get_mut(b.cq)) {
             q.push_error(ErrEntry {
                 entry: Entry {
-                    context: self.op.common.context,
+                    context: common.context,
                     flags,
                     len,
                     tag,
@@ -247,14 +252,15 @@ fn fence_is_closed(s: &mut State, id: u32, w: &DeferredWork) -> bool {
 
 /// Whether a counter starts work, is changed by work, or counts its end.
 pub(crate) fn uses_cntr(s: &State, id: u32) -> bool {
+    let counts = |work: Option<WorkEnd>| work.is_some_and(|w| w.cntr == Some(id));
     let uses = |w: &DeferredWork| {
         let changes = matches!(w.op.kind, DeferredKind::Cntr { cntr, .. } if cntr == id);
-        changes || w.op.common.completion_cntr == Some(id)
+        changes || counts(w.op.common.work)
     };
     s.triggers.wait_for(id)
         || s.triggers.any(|t| uses(&t.work))
         || s.eps.iter().any(|(_, e)| e.fenced.iter().any(uses))
-        || s.ops.iter().any(|(_, o)| o.completion_cntr == Some(id))
+        || s.ops.iter().any(|(_, o)| counts(o.work))
 }
 
 /// Queues an operation for a counter, or starts it if the counter has reached the threshold.
@@ -262,7 +268,7 @@ pub(crate) fn trigger(s: &mut State, t: Trigger) -> Result<()> {
     s.cntrs.get(t.cntr).ok_or(FI_EINVAL)?;
     let pending = PendingTrigger {
         ep: t.ep,
-        work: DeferredWork::new(t.op),
+        work: DeferredWork::new(t.op).called(s, t.ep),
         name: t.name,
     };
     s.triggers.push(t.cntr, t.threshold, pending);
@@ -276,6 +282,17 @@ pub(crate) fn cancel(s: &mut State, name: usize) -> Result<()> {
         true => Ok(()),
         false => Err(FI_ENOENT),
     }
+}
+
+/// fi_cancel(3) of a triggered operation that has not been started. Returns whether there was one.
+pub(crate) fn cancel_triggered(s: &mut State, ep: u32, context: usize) -> bool {
+    let is = |t: &PendingTrigger| t.name == 0 && t.ep == ep && t.work.op.common.context == context;
+    let Some(t) = s.triggers.take_first(is) else {
+        return false;
+    };
+    let text = "the operation was cancelled by fi_cancel before it was triggered";
+    t.work.report(s, ep, FI_ECANCELED, text.to_string());
+    true
 }
 
 /// FI_FLUSH_WORK: takes all deferred work of the domain back.

@@ -8,15 +8,16 @@ use crate::proto::{self, CancelOutcome, PeekResult, Place, RecvArgs, RecvEntry, 
 use crate::prov::contract::{Call, Entry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
+use crate::prov::efa::ops::deferred::cancel_triggered;
 use crate::prov::efa::ops::{direct, short_op, UserOp, SRX_OWNER};
 use crate::prov::efa::ops::{live_port, tag_fits};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::cntr::Cntr;
-use crate::prov::reports::completion::reported;
+use crate::prov::reports::completion::{reported, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::endpoint::{push_cancelled, push_peek};
 use crate::prov::reports::flags::{known, RECV_FLAGS};
-use crate::prov::reports::reports;
+use crate::prov::reports::reports_call;
 use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
@@ -199,12 +200,12 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
         len: r.mem.len(),
         flags: (FI_RECV | kind) as u32,
         peer: src,
-        report: reported(reports(report, flags)),
+        report: reported(reports_call(report, flags, &r.common)),
         remote: RemoteAddr { addr: 0, key: tag },
     };
     let mut op = UserOp::new(owner, r.mem, done);
     op.multi = args.multi.is_some();
-    op.completion_cntr = r.common.completion_cntr;
+    op.work = r.common.work;
     args.ctx = s.ops.insert(op);
     if let Poster::Ep(id) = by {
         if s.eps.get(id).is_some_and(|ep| ep.kind != Kind::Rdm) {
@@ -325,8 +326,8 @@ fn report_peek(s: &mut State, id: u32, args: &RecvArgs, r: &RecvReq, found: Opti
     push_peek(cq, entry, found.is_some());
 }
 
-/// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
-/// there is none.
+/// fi_cancel(3): the first posted receive of this context, or an operation that has not been
+/// triggered, ends with FI_ECANCELED. `FI_ENOENT` when there is none.
 pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
     let rxq = match by {
         Poster::Ep(id) => {
@@ -347,7 +348,10 @@ pub(crate) fn cancel(s: &mut State, by: Poster, context: usize) -> Result<()> {
         Some(CancelOutcome::Now(ctx)) => s.ops.remove(ctx).ok_or(FI_ENOENT)?,
         Some(CancelOutcome::RecvEntry(r)) => short_op(0, &r),
         Some(CancelOutcome::Later) => return Ok(()),
-        None => return Err(FI_ENOENT),
+        None => match by {
+            Poster::Ep(id) if cancel_triggered(s, id, context) => return Ok(()),
+            _ => return Err(FI_ENOENT),
+        },
     };
     let hears = answering(by, s).ok().and_then(|id| s.eps.get(id));
     if let Some(ep) = hears {
@@ -364,8 +368,10 @@ pub(crate) fn report_cancelled(
     op: &UserOp,
     text: &str,
 ) {
-    if let Some(c) = op.completion_cntr.and_then(|c| cntrs.get_mut(c)) {
-        c.add_error();
+    for c in op.cntrs(ep.cntrs.of(CntrKind::Recv)).into_iter().flatten() {
+        if let Some(c) = cntrs.get_mut(c) {
+            c.add_error();
+        }
     }
     let entry = Entry {
         context: op.done.context,
@@ -374,6 +380,5 @@ pub(crate) fn report_cancelled(
         src: FI_ADDR_NOTAVAIL,
         ..Entry::default()
     };
-    let cq = ep.rx.and_then(|b| cqs.get_mut(b.cq));
-    push_cancelled((cq, cntrs), &ep.cntrs, entry, text);
+    push_cancelled(ep.rx.and_then(|b| cqs.get_mut(b.cq)), entry, text);
 }

@@ -122,7 +122,7 @@ fn rma_to<D: SendBuffer, C: Call>(
     let mode = ep.tx_mode(&r.common, r.data.injected());
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     let route = live.routes.rma(peer, r.write, r.cq_data.is_some());
-    let simple = C::PLAIN || r.common.completion_cntr().is_none();
+    let simple = C::PLAIN || !r.common.is_work();
     let piece = r.data.piece().filter(|p| simple && !p.is_empty());
     match (route, piece) {
         (RmaRoute::Ring, Some(p)) if p.len() <= shm_rma::RING_RMA_MAX => {
@@ -289,8 +289,8 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
                 return Ok(Verdict::NoResources);
             }
         }
-        // Host memory, one part, no counter of its own: no operation record is needed.
-        let own = !many && mem.is_host() && r.common.completion_cntr.is_none();
+        // Host memory, one part, no deferred work: no operation record is needed.
+        let own = !many && mem.is_host() && r.common.work.is_none();
         let mut done = done;
         if !own {
             let mut op = rma_op(id, r, done);
@@ -364,7 +364,7 @@ fn by_protocol(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) -
 /// The operation of a read or write.
 pub(crate) fn rma_op(id: u32, r: &RmaReq<SendData>, done: Completion) -> UserOp {
     let mut op = UserOp::new(id, r.data.lent(), done);
-    op.completion_cntr = r.common.completion_cntr;
+    op.work = r.common.work;
     op
 }
 
@@ -448,7 +448,7 @@ pub(crate) fn retry_refused(s: &mut State, id: u32) {
                 context: done.context,
                 flags: Some(if entry { FI_COMPLETION } else { 0 }),
                 alias: None,
-                completion_cntr: op.and_then(|op| op.completion_cntr),
+                work: op.and_then(|op| op.work),
             },
         };
         ep.fenced

@@ -126,7 +126,7 @@ fn send_to<D: SendBuffer, C: Call>(
     let mode = ep.send_mode(&r.common, r.data.injected());
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     let piece = r.data.piece();
-    let simple = !mode.delivery && (C::PLAIN || r.common.completion_cntr().is_none());
+    let simple = !mode.delivery && (C::PLAIN || !r.common.is_work());
     match (live.routes.message(peer), piece) {
         (MessageRoute::Ring, Some(p)) if simple && r.data.len() <= record_max(&r.data) => {
             let Some(h) = &mut live.shm_ep else {
@@ -250,7 +250,7 @@ fn by_adapter(
 
 fn send_op(id: u32, r: &MsgReq<SendData>, done: Completion) -> UserOp {
     let mut op = UserOp::new(id, r.data.lent(), done);
-    op.completion_cntr = r.common.completion_cntr;
+    op.work = r.common.work;
     op
 }
 
@@ -263,7 +263,7 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
     };
     let done = completion(peer, r, mode.entry);
     let sent = match (mode.delivery, ep.kind, &r.data) {
-        (true, Kind::Direct, data) if r.common.completion_cntr.is_none() => {
+        (true, Kind::Direct, data) if r.common.work.is_none() => {
             let head = same_host::confirmed_head(r.cq_data);
             rings.am_bcopy(done, head, payload(data))
         }
@@ -282,8 +282,8 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
             sent
         }
         (delivery, kind, SendData::User(mem)) if !delivery || kind == Kind::Rdm => {
-            // A send of host memory without a counter of its own needs no operation record.
-            let own = r.common.completion_cntr.is_none() && mem.is_host();
+            // A send of host memory needs no operation record, unless it is deferred work.
+            let own = r.common.work.is_none() && mem.is_host();
             let ctx = (!own).then(|| port.ops.insert(send_op(id, r, done)));
             let done = match ctx {
                 Some(ctx) => Completion {

@@ -1,7 +1,8 @@
 //! Operations that wait for counters (fi_trigger(3)): triggered operations and deferred work.
 //!
 //! They start in the order of their thresholds, those of one threshold in the order of their calls.
-//! Asking which is next costs a step for each counter that something waits for.
+//! For deferred work the errors of a counter count, too. Asking which is next costs a step for each
+//! counter that something waits for.
 
 use super::deferred::DeferredWork;
 use crate::core::slab::Slab;
@@ -16,13 +17,14 @@ pub(crate) struct PendingTrigger {
     pub name: usize,
 }
 
-/// Where an operation stands: its counter, its threshold, and the number of its call.
-type Place = (u32, u64, u64);
+/// Where an operation stands: its counter, whether it is deferred work, its threshold, and the
+/// number of its call.
+type WaitPlace = (u32, bool, u64, u64);
 
 /// See the module text.
 #[derive(Default)]
 pub(crate) struct Triggers {
-    waiting: BTreeMap<Place, PendingTrigger>,
+    waiting: BTreeMap<WaitPlace, PendingTrigger>,
     calls: u64,
 }
 
@@ -35,31 +37,44 @@ impl Triggers {
 
     pub(super) fn push(&mut self, cntr: u32, threshold: u64, t: PendingTrigger) {
         self.calls += 1;
-        self.waiting.insert((cntr, threshold, self.calls), t);
+        let work = t.name != 0;
+        self.waiting.insert((cntr, work, threshold, self.calls), t);
     }
 
     /// Takes the next operation whose counter has reached its threshold.
     pub(super) fn take_due(&mut self, cntrs: &Slab<Cntr>) -> Option<PendingTrigger> {
-        let mut from = (0, 0, 0);
+        let mut from = (0, false, 0, 0);
         loop {
-            let (at, _) = self.waiting.range(from..).next()?;
-            let (cntr, threshold, _) = *at;
-            if cntrs.get(cntr).is_some_and(|c| c.value() >= threshold) {
-                let at = *at;
+            let at = *self.waiting.range(from..).next()?.0;
+            let (cntr, work, threshold, _) = at;
+            let count = |c: &Cntr| c.value().saturating_add(if work { c.errors() } else { 0 });
+            if cntrs.get(cntr).is_some_and(|c| count(c) >= threshold) {
                 return self.waiting.remove(&at);
             }
-            from = (cntr.checked_add(1)?, 0, 0);
+            from = match work {
+                false => (cntr, true, 0, 0),
+                true => (cntr.checked_add(1)?, false, 0, 0),
+            };
         }
     }
 
     /// Whether something waits for this counter.
     pub(super) fn wait_for(&self, cntr: u32) -> bool {
-        let next = self.waiting.range((cntr, 0, 0)..).next();
+        let next = self.waiting.range((cntr, false, 0, 0)..).next();
         next.is_some_and(|(at, _)| at.0 == cntr)
     }
 
-    pub(super) fn any(&self, is: impl Fn(&PendingTrigger) -> bool) -> bool {
+    pub(crate) fn any(&self, is: impl Fn(&PendingTrigger) -> bool) -> bool {
         self.waiting.values().any(is)
+    }
+
+    /// Takes out the first of which `is` holds.
+    pub(super) fn take_first(
+        &mut self,
+        is: impl Fn(&PendingTrigger) -> bool,
+    ) -> Option<PendingTrigger> {
+        let at = *self.waiting.iter().find(|(_, t)| is(t))?.0;
+        self.waiting.remove(&at)
     }
 
     /// Drops all of which `is` holds; whether there was one.

@@ -6,9 +6,10 @@ use crate::device::any::Dev;
 use crate::device::Device;
 use crate::hmem::UserMem;
 use crate::proto::{Failure, RecvEntryMatch};
+use crate::prov::contract::WorkEnd;
 use crate::prov::efa::domain::State;
 use crate::prov::reports::completion::reported;
-use crate::transport::{Completion, RemoteAddr};
+use crate::transport::{Completion, RemoteAddr, Report};
 use crate::types::*;
 
 /// The owner of an operation's memory.
@@ -33,8 +34,8 @@ pub(crate) struct UserOp {
     pub multi: bool,
     /// What is reported of it.
     pub done: Completion,
-    /// A counter that counts its end, beside the endpoint's (FI_QUEUE_WORK).
-    pub completion_cntr: Option<u32>,
+    /// Of deferred work, what counts its end.
+    pub work: Option<WorkEnd>,
     /// The collective operation that this is a step of; the end is reported to it alone.
     pub collective: Option<u32>,
     /// Keys registered so that peers can read `mem`; of a target, the keys that the peer has named.
@@ -48,6 +49,11 @@ pub(crate) struct UserOp {
 }
 
 impl UserOp {
+    /// The counters that count the end; `bound` is the endpoint's for such operations.
+    pub(crate) fn cntrs(&self, bound: Option<u32>) -> [Option<u32>; 2] {
+        end_cntrs(self.work, self.done.report == Report::Entry, bound)
+    }
+
     /// An operation on this memory, of one part.
     pub(crate) fn new(owner: u32, mem: UserMem, done: Completion) -> UserOp {
         UserOp {
@@ -55,7 +61,7 @@ impl UserOp {
             kind: OpKind::User,
             multi: false,
             done,
-            completion_cntr: None,
+            work: None,
             collective: None,
             keys: Vec::new(),
             mem,
@@ -72,6 +78,19 @@ impl UserOp {
                 dev.release_mr(*key);
             }
         }
+    }
+}
+
+/// The counters that count the end of an operation, which has an `entry` in the completion queue or
+/// not; `bound` is the endpoint's, which counts once where deferred work names it, too.
+pub(crate) fn end_cntrs(
+    work: Option<WorkEnd>,
+    entry: bool,
+    bound: Option<u32>,
+) -> [Option<u32>; 2] {
+    match work {
+        None => [bound, None],
+        Some(WorkEnd { cntr }) => [cntr, bound.filter(|_| entry && bound != cntr)],
     }
 }
 

@@ -114,6 +114,11 @@ impl EpPort<'_> {
             (Report::Early { entry: false }, Err(_)) => {}
             _ => self.count(CntrKind::of(done.flags), done.len, result.is_ok()),
         }
+        self.push_end(done, result);
+    }
+
+    /// The entry of an operation that has ended, if it gets one.
+    fn push_end(&mut self, done: &Completion, result: Result<(), Failure>) {
         let Some(cq) = self.tx.map(|b| b.cq) else {
             return;
         };
@@ -153,8 +158,13 @@ impl EpPort<'_> {
         if let Some(coll) = op.collective {
             return self.coll_steps.push((coll, result.err()));
         }
-        self.count_at(op.completion_cntr, op.done.len, result.is_ok());
-        self.complete(&op.done, result);
+        if op.work.is_none() {
+            return self.complete(&op.done, result);
+        }
+        for c in op.cntrs(self.to_cntrs.of(CntrKind::of(op.done.flags))) {
+            self.count_at(c, op.done.len, result.is_ok());
+        }
+        self.push_end(&op.done, result);
     }
 
     /// Connects the queue pair to a peer. `FI_EINVAL` for an unknown peer, `FI_EHOSTUNREACH` for

@@ -224,7 +224,8 @@ impl Port for EpPort<'_> {
             tag: msg.tag,
             src: FI_ADDR_NOTAVAIL,
         };
-        let (report, cntr) = (op.done.report, op.completion_cntr);
+        let cntrs = op.cntrs(self.to_cntrs.of(CntrKind::Recv));
+        let report = op.done.report;
         let text = match &result {
             Ok(()) => String::new(),
             Err(f) if f.errno == FI_ETRUNC => format!(
@@ -237,8 +238,9 @@ impl Port for EpPort<'_> {
         if !msg.stays {
             self.ops.remove(ctx);
         }
-        self.count(CntrKind::Recv, len, result.is_ok());
-        self.count_at(cntr, len, result.is_ok());
+        for c in cntrs {
+            self.count_at(c, len, result.is_ok());
+        }
         entry.src = self.source_of(msg.from);
         let Some(cq) = self.rx.map(|b| b.cq) else {
             return;

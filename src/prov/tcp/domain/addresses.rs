@@ -6,6 +6,7 @@ use crate::core::Result;
 use crate::device::DmaBuf;
 use crate::hmem::UserMem;
 use crate::prov::contract::{busy_unless, Addresses, AvAttr, AvInfo, MemoryRegions, Mr};
+use crate::prov::reports::completion::bind_region;
 use crate::prov::reports::endpoint::check_region_kinds;
 use crate::prov::tcp::peers::TcpAv;
 use crate::prov::tcp::{conn, info};
@@ -125,7 +126,7 @@ impl MemoryRegions for TcpDomain {
         check_region_kinds(kinds)?;
         let mut s = self.lock();
         s.cntrs.get(cntr).ok_or(FI_EBADF)?;
-        s.mr_cntrs.push((mr.key, cntr, kinds));
+        bind_region(&mut s.mr_cntrs, mr.key, cntr, kinds);
         Ok(())
     }
 }

@@ -62,6 +62,10 @@ impl Counters for TcpDomain {
 }
 
 impl BlockingCounters for TcpDomain {
+    fn errors(&self, id: u32) -> Result<u64> {
+        self.lock().cntrs.get(id).map(Cntr::errors).ok_or(FI_EBADF)
+    }
+
     fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
         let mut s = self.lock_for_progress();
         progress(&mut s);

@@ -448,9 +448,9 @@ impl ShmRma {
     }
 }
 
-/// The completion of an access: an access with a counter of its own gets an operation record.
+/// The completion of an access: deferred work gets an operation record.
 fn tracked<P: RmaPort>(port: &mut P, r: &RmaReq<SendData>, done: Completion) -> Completion {
-    match r.common.completion_cntr {
+    match r.common.work {
         None => done,
         Some(_) => Completion {
             report: Report::Op(port.open(r, done)),

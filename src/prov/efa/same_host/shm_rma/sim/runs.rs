@@ -165,7 +165,9 @@ impl RmaSim {
                 context: key as usize,
                 flags: None,
                 alias: None,
-                completion_cntr: p.counted.then_some(1),
+                work: p
+                    .counted
+                    .then_some(crate::prov::contract::WorkEnd { cntr: Some(1) }),
             },
         };
         let RmaSimEndpoint { state, port } = &mut self.sides[p.from as usize];
