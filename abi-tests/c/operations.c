@@ -225,6 +225,7 @@ static void fence(void)
 static void alias(void)
 {
 	struct fid_ep *copy = NULL;
+	uint64_t flags;
 
 	DO(0, fi_ep_alias(a.ep, &copy, FI_TRANSMIT | FI_DELIVERY_COMPLETE));
 	DO(-FI_EBUSY, fi_close(&a.ep->fid));
@@ -233,7 +234,57 @@ static void alias(void)
 	TRUE(take(b.rx).len == 10);
 	TRUE(take(a.tx).op_context == copy);
 	DO(-FI_EOPBADSTATE, fi_enable(copy));
+	/* Its flags can be changed, and are not those of the endpoint. */
+	flags = FI_TRANSMIT;
+	DO(0, fi_control(&copy->fid, FI_GETOPSFLAG, &flags));
+	DO(FI_DELIVERY_COMPLETE, flags);
+	flags = FI_TRANSMIT | FI_TRANSMIT_COMPLETE;
+	DO(0, fi_control(&copy->fid, FI_SETOPSFLAG, &flags));
+	flags = FI_TRANSMIT;
+	DO(0, fi_control(&copy->fid, FI_GETOPSFLAG, &flags));
+	DO(FI_TRANSMIT_COMPLETE, flags);
+	flags = FI_TRANSMIT;
+	DO(0, fi_control(&a.ep->fid, FI_GETOPSFLAG, &flags));
+	DO(0, flags);
 	DO(0, fi_close(&copy->fid));
+}
+
+/* With FI_INJECT as a default a buffer may be changed when the call returns. */
+static void injects(void)
+{
+	static char target[16];
+	struct fi_cq_tagged_entry none;
+	uint64_t flags = FI_TRANSMIT | FI_INJECT, at = (uint64_t) (uintptr_t) target;
+	struct fid_mr *mr;
+
+	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	DO(0, fi_control(&a.ep->fid, FI_SETOPSFLAG, &flags));
+	memset(buf[1], 0, sizeof(buf[1]));
+	for (int i = 0; i < 8; i++) {
+		memset(buf[0], 'a' + i, 16);
+		DO(0, fi_send(a.ep, buf[0], 16, NULL, b.addr, &flags));
+		memset(buf[0], '#', 16);
+	}
+	DO(0, fi_inject(a.ep, buf[0], 16, b.addr));
+	/* One that is too long is sent from the buffer. */
+	DO(0, fi_send(a.ep, buf[0], sizeof(buf[0]) / 2, NULL, b.addr, &flags));
+	for (int i = 0; i < 10; i++) {
+		DO(0, fi_recv(b.ep, buf[1], sizeof(buf[1]), NULL, FI_ADDR_UNSPEC, NULL));
+		TRUE(take(b.rx).len == (i < 9 ? 16 : sizeof(buf[0]) / 2));
+		TRUE(i >= 8 || (buf[1][0] == 'a' + i && buf[1][15] == 'a' + i));
+		/* fi_inject(3) is never reported. */
+		TRUE(i == 8 || take(a.tx).op_context == &flags);
+	}
+	DO(-FI_EAGAIN, fi_cq_read(a.tx, &none, 1));
+	memset(buf[0], 'w', 16);
+	DO(0, fi_write(a.ep, buf[0], 16, NULL, b.addr, at, fi_mr_key(mr), &flags));
+	memset(buf[0], '#', 16);
+	TRUE(take(a.tx).op_context == &flags);
+	while (((volatile char *) target)[15] != 'w')
+		(void) fi_cq_read(b.rx, NULL, 0);
+	flags = FI_TRANSMIT;
+	DO(0, fi_control(&a.ep->fid, FI_SETOPSFLAG, &flags));
+	DO(0, fi_close(&mr->fid));
 }
 
 static void triggers(void)
@@ -768,6 +819,7 @@ int main(void)
 	multi_recv();
 	fence();
 	alias();
+	injects();
 	triggers();
 	thresholds();
 	work_ends();

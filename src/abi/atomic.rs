@@ -292,7 +292,7 @@ fn start<D: Domain>(
     }
     let device = |b: &Option<Buffer>| b.is_some_and(|b| b.of_device());
     let host = !(data.of_device() || device(&compare) || device(&result));
-    let (Some(id), true) = (e.plain_tx, host) else {
+    let (Some(id), true) = (e.plain_tx.get(), host) else {
         return start_any(e, remote, (data, compare, result), context);
     };
     let fetch = match (compare, result) {
@@ -352,7 +352,7 @@ fn inject_operands<D: Domain>(
     let len = bytes(operands.count, remote.datatype)?;
     // SAFETY: there are as many elements as the caller says, until the call returns.
     let data = unsafe { InjectBytes::new(operands.buf, len) };
-    let (Some(id), false) = (e.plain_tx, device_memory_expected()) else {
+    let (Some(id), false) = (e.plain_tx.get(), device_memory_expected()) else {
         return inject_any(e, remote, data);
     };
     let to = RmaIov {

@@ -2,6 +2,7 @@
 
 use super::cm;
 use super::collective::{self, JoinArgs};
+use super::default_flags::{DefaultFlags, PlainEndpoint};
 use super::entry::{entry, ControlArg, FromC, OutParam, SizedOut};
 use super::handles::AnyObject;
 use super::object::*;
@@ -18,11 +19,13 @@ pub(crate) struct EpBody<D: Domain> {
     pub domain: Arc<D>,
     pub who: Poster,
     /// The endpoint, if operations of calls without flags are its own: not those of an alias, or of
-    /// a shared receive context.
-    pub plain_tx: Option<u32>,
-    /// Default flags of an alias; `None` for the endpoint itself.
-    pub tx_flags: Option<u64>,
-    pub rx_flags: Option<u64>,
+    /// a shared receive context, or with FI_INJECT.
+    pub plain_tx: PlainEndpoint,
+    /// Default flags of an alias, or with FI_INJECT.
+    pub tx_flags: DefaultFlags,
+    pub rx_flags: DefaultFlags,
+    /// `tx_attr->inject_size`.
+    pub inject_size: usize,
     pub eq: OnceLock<Arc<Eq>>,
     /// With a scalable endpoint and its contexts: which it is.
     pub part: Option<Part>,
@@ -34,12 +37,13 @@ impl<D: Domain> EpBody<D> {
         EpBody {
             domain: Arc::clone(domain),
             who,
-            plain_tx: match who {
+            plain_tx: PlainEndpoint::new(match who {
                 Poster::Ep(id) => Some(id),
                 Poster::Srx(_) => None,
-            },
-            tx_flags: None,
-            rx_flags: None,
+            }),
+            tx_flags: DefaultFlags::new(None),
+            rx_flags: DefaultFlags::new(None),
+            inject_size: 0,
             eq: OnceLock::new(),
             part: None,
         }
@@ -76,7 +80,8 @@ pub(crate) fn new_ep<D: Domain>(
 fn open<D: Domain>(domain: &Arc<D>, info: &Info, context: *mut c_void) -> Result<*mut fid_ep> {
     let id = cm::open_ep(domain, info)?;
     let f = new_ep::<D>(FI_CLASS_EP, context, Tables::<D>::EP_FI_OPS);
-    Ok(hand_out(f, EpBody::new(domain, Poster::Ep(id))))
+    let body = EpBody::new(domain, Poster::Ep(id)).with_defaults(info);
+    Ok(hand_out(f, body))
 }
 
 entry! {
@@ -210,7 +215,7 @@ fn control<D: Domain>(b: &EpBody<D>, command: c_int, arg: &ControlArg) -> Result
             // SAFETY: the argument of these commands is a place for flags.
             let flags: &mut u64 = unsafe { arg.get()? };
             if command == FI_SETOPSFLAG {
-                return b.domain.set_op_flags(b.id()?, *flags);
+                return b.set_op_flags(*flags);
             }
             *flags = b.domain.op_flags(b.id()?, *flags & FI_RECV != 0)?;
             Ok(())
@@ -253,9 +258,14 @@ fn alias<D: Domain>(b: &EpBody<D>, a: &fi_alias) -> Result<()> {
     let flags = a.flags & !(FI_TRANSMIT | FI_RECV);
     b.domain.alias_ep(b.id()?, true)?;
     let mut copy = EpBody::new(&b.domain, b.who);
-    copy.tx_flags = if rx { b.tx_flags } else { Some(flags) };
-    copy.plain_tx = copy.plain_tx.filter(|_| copy.tx_flags.is_none());
-    copy.rx_flags = if rx { Some(flags) } else { b.rx_flags };
+    let [tx, rx] = match rx {
+        true => [b.tx_flags.get(), Some(flags)],
+        false => [Some(flags), b.rx_flags.get()],
+    };
+    copy.inject_size = b.inject_size;
+    copy.plain_tx = PlainEndpoint::new(copy.plain_tx.get().filter(|_| tx.is_none()));
+    copy.tx_flags = DefaultFlags::new(tx);
+    copy.rx_flags = DefaultFlags::new(rx);
     let f = new_ep::<D>(
         FI_CLASS_EP,
         core::ptr::null_mut(),
@@ -287,6 +297,20 @@ entry! {
     ) -> c_int = "fi_control" {
         match command {
             FI_ENABLE => Err(FI_EOPBADSTATE),
+            FI_GETOPSFLAG | FI_SETOPSFLAG => {
+                // SAFETY: the argument of these commands is a place for flags.
+                let flags: &mut u64 = unsafe { arg.get()? };
+                let own = match *flags & FI_RECV {
+                    0 => b.tx_flags.get(),
+                    _ => b.rx_flags.get(),
+                };
+                match (command, own) {
+                    (FI_SETOPSFLAG, _) => return b.set_alias_flags(*flags),
+                    (_, Some(own)) => *flags = own,
+                    _ => return control(b, command, &arg),
+                }
+                Ok(())
+            }
             _ => control(b, command, &arg),
         }
     }

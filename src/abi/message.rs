@@ -120,7 +120,7 @@ fn inject_any<D: Domain>(
 
 #[inline(always)]
 fn start<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: MsgReq<B, PlainCall>) -> Result<()> {
-    match e.plain_tx {
+    match e.plain_tx.get() {
         Some(id) => e.domain.send(id, &r),
         None => start_any(e, r),
     }
@@ -142,7 +142,7 @@ fn receive_buffer<D: Domain>(
     tag: Option<(u64, u64)>,
     context: *mut c_void,
 ) -> Result<()> {
-    if e.rx_flags.is_some() || buf.of_device() {
+    if e.rx_flags.get().is_some() || buf.of_device() {
         return receive_any(e, buf.bytes, buf.desc, src, tag, context);
     }
     let r = RecvReq {

@@ -15,6 +15,7 @@ mod cntr;
 mod collective;
 mod cq;
 mod cq_errors;
+mod default_flags;
 mod domain;
 mod efa_ops;
 mod entry;

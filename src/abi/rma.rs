@@ -145,7 +145,7 @@ fn inject_any<D: Domain>(
 
 #[inline(always)]
 fn start<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: RmaReq<B, PlainCall>) -> Result<()> {
-    match e.plain_tx {
+    match e.plain_tx.get() {
         Some(id) => e.domain.rma(id, &r),
         None => start_any(e, r),
     }
@@ -229,7 +229,7 @@ impl RmaMsgArgs {
             return self.one_piece();
         }
         let at_endpoint = |mut r: RmaReq<SendData>| {
-            r.common.alias = e.tx_flags;
+            r.common.alias = e.tx_flags.get();
             let id = own(e.who)?;
             e.domain.rma_pieces(id, &r, all)
         };

@@ -6,6 +6,7 @@
 //! for an injecting call, until it returns.
 
 use super::cntr::CntrBody;
+use super::default_flags::inject;
 use super::entry::FromC;
 use super::ep::EpBody;
 use crate::core::Result;
@@ -13,7 +14,7 @@ pub(crate) use crate::hmem::device_memory_expected;
 use crate::hmem::{InjectBuf, MemKind, Piece, UserMem};
 use crate::prov::contract::*;
 use crate::types::*;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use libc::iovec;
 
 pub(crate) type Desc = *mut *mut c_void;
@@ -220,7 +221,7 @@ impl FromC<(*const iovec, Desc, usize)> for Buffers {
 }
 
 /// A copy of memory. `FI_EIO` when its device could not copy it.
-fn copied(mem: &UserMem) -> Result<Vec<u8>> {
+pub(super) fn copied(mem: &UserMem) -> Result<Vec<u8>> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(mem.len()).map_err(|_| FI_ENOMEM)?;
     copy.resize(mem.len(), 0);
@@ -257,7 +258,23 @@ pub(crate) trait TransferRequest {
     fn defer(&self) -> DeferredOp;
     /// Default flags of an alias for this kind of request.
     fn alias<D: Domain>(b: &EpBody<D>) -> Option<u64> {
-        b.tx_flags
+        b.tx_flags.get()
+    }
+    /// The option of an endpoint that bounds what such requests may inject.
+    const INJECT_LIMIT: c_int;
+    /// Whether its data are a copy, or read before the call returns.
+    fn injected(&self) -> bool;
+    /// The memory whose bytes it sends, lent until it completes.
+    fn lent(&self) -> Option<UserMem>;
+    /// As [`TransferRequest::start`], with these bytes in place of [`TransferRequest::lent`].
+    fn start_with<D: Domain>(&self, copy: &[u8], d: &D, by: Poster) -> Result<()>;
+}
+
+/// The application's memory that a request names.
+fn user_memory(data: &SendData) -> Option<UserMem> {
+    match data {
+        SendData::User(m) => Some(*m),
+        SendData::Inject(_) => None,
     }
 }
 
@@ -271,8 +288,21 @@ pub(crate) fn own(by: Poster) -> Result<u32> {
 }
 
 macro_rules! request {
-    ($t:ty, $start:ident) => {
-        impl TransferRequest for $t {
+    ($req:ident, $start:ident, $limit:ident, $sends:expr) => {
+        impl TransferRequest for $req<SendData<'_>> {
+            const INJECT_LIMIT: c_int = $limit;
+
+            fn injected(&self) -> bool {
+                matches!(self.data, SendData::Inject(_))
+            }
+            fn lent(&self) -> Option<UserMem> {
+                let sends: fn(&Self) -> bool = $sends;
+                user_memory(&self.data).filter(|_| sends(self))
+            }
+            fn start_with<D: Domain>(&self, copy: &[u8], d: &D, by: Poster) -> Result<()> {
+                let data = SendData::Inject(copy.into());
+                d.$start(own(by)?, &$req { data, ..*self })
+            }
             #[inline]
             fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()> {
                 d.$start(own(by)?, self)
@@ -287,11 +317,22 @@ macro_rules! request {
         }
     };
 }
-request!(MsgReq<SendData<'_>>, send);
-request!(RmaReq<SendData<'_>>, rma);
-request!(AtomicReq<SendData<'_>>, atomic);
+request!(MsgReq, send, FI_OPT_INJECT_MSG_SIZE, |_| true);
+request!(RmaReq, rma, FI_OPT_INJECT_RMA_SIZE, |r| r.write);
+request!(AtomicReq, atomic, FI_OPT_INJECT_ATOMIC_SIZE, |_| true);
 
 impl TransferRequest for RecvReq {
+    const INJECT_LIMIT: c_int = FI_OPT_INJECT_MSG_SIZE;
+
+    fn injected(&self) -> bool {
+        false
+    }
+    fn lent(&self) -> Option<UserMem> {
+        None
+    }
+    fn start_with<D: Domain>(&self, _: &[u8], d: &D, by: Poster) -> Result<()> {
+        self.start(d, by)
+    }
     #[inline]
     fn start<D: Domain>(&self, d: &D, by: Poster) -> Result<()> {
         d.recv(by, self)
@@ -304,7 +345,7 @@ impl TransferRequest for RecvReq {
         DeferredOp::from(self)
     }
     fn alias<D: Domain>(b: &EpBody<D>) -> Option<u64> {
-        b.rx_flags
+        b.rx_flags.get()
     }
 }
 
@@ -315,6 +356,10 @@ pub(crate) fn go<D: Domain, R: TransferRequest>(b: &EpBody<D>, mut r: R) -> Resu
     c.alias = R::alias(b);
     if c.flags.or(c.alias).is_some_and(|f| f & FI_TRIGGER != 0) {
         return triggered(b, r);
+    }
+    match c.alias {
+        Some(f) if c.flags.is_none() && f & FI_INJECT != 0 => return inject(b, r, f),
+        _ => {}
     }
     r.start(&*b.domain, b.who)?;
     Ok(())
