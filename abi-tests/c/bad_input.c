@@ -455,7 +455,7 @@ static void endpoints(void)
 	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, FI_INT32, (enum fi_op) 99, NULL));
 	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, FI_DOUBLE, FI_BXOR, NULL));
 	EXPECT(-FI_EOPNOTSUPP, fi_barrier(ep, 0, NULL));
-	EXPECT(-FI_ENOENT, fi_cancel(&ep->fid, buf));
+	EXPECT(0, fi_cancel(&ep->fid, buf));
 	len = sizeof(value);
 	EXPECT(-FI_ENOPROTOOPT, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, 4242, &value, &len));
 	EXPECT(-FI_ENOPROTOOPT, fi_getopt(&ep->fid, 7, FI_OPT_MAX_MSG_SIZE, &value, &len));
@@ -503,6 +503,30 @@ static void endpoints(void)
 	EXPECT(FI_EKEYREJECTED, err.err);
 	EXPECT(0, strstr(fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0), "key") == NULL);
 	EXPECT(0, fi_close(&mr->fid));
+	/* A text that does not fit into the buffer for it is cut, and ends. */
+	char few[33], none[32], text[64];
+
+	memset(few, 'x', sizeof(few));
+	EXPECT(0, fi_write(ep, buf + 64, 8, NULL, self, (uintptr_t) buf, 12345, NULL));
+	while ((r = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN)
+		;
+	EXPECT(-FI_EAVAIL, r);
+	err.err_data = few;
+	err.err_data_size = 32;
+	EXPECT(1, fi_cq_readerr(cq, &err, 0));
+	EXPECT(32, err.err_data_size);
+	EXPECT(31, strlen(few));
+	EXPECT('x', few[32]);
+	EXPECT(31, strlen(fi_cq_strerror(cq, err.prov_errno, few, text, sizeof(text))));
+	/* Without data nothing is written there, nor read. */
+	memset(none, 'x', sizeof(none));
+	EXPECT(0, fi_recv(ep, buf, 8, NULL, FI_ADDR_UNSPEC, buf));
+	EXPECT(0, fi_cancel(&ep->fid, buf));
+	err.err_data = none;
+	err.err_data_size = sizeof(none);
+	EXPECT(1, fi_cq_readerr(cq, &err, 0));
+	EXPECT(0, err.err_data_size);
+	EXPECT(0, fi_cq_strerror(cq, err.prov_errno, none, text, sizeof(text))[0] == 'x');
 	EXPECT(0, fi_close(&ep->fid));
 	EXPECT(-FI_EBADF, fi_close(&ep->fid));
 	EXPECT(-FI_EBADF, fi_send(ep, buf, 8, NULL, self, NULL));

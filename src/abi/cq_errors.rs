@@ -16,7 +16,11 @@ use std::collections::VecDeque;
 /// Error texts lent to the application. Several threads may read errors of one queue: a text stays
 /// where it is until as many others have followed.
 #[derive(Default)]
-pub(super) struct ErrorTexts(VecDeque<(i32, Vec<u8>)>);
+pub(super) struct ErrorTexts {
+    lent: VecDeque<(i32, Vec<u8>)>,
+    /// The buffer that an application has offered and got no data in.
+    unused: Option<usize>,
+}
 
 /// Error texts that are valid at once.
 pub(super) const TEXTS_LENT: usize = 64;
@@ -24,25 +28,25 @@ pub(super) const TEXTS_LENT: usize = 64;
 impl ErrorTexts {
     /// Lends a text, terminated, for this provider error.
     fn lend(&mut self, prov_errno: i32, text: String) -> &[u8] {
-        if self.0.len() >= TEXTS_LENT {
-            self.0.pop_front();
+        if self.lent.len() >= TEXTS_LENT {
+            self.lent.pop_front();
         }
         let mut bytes = text.into_bytes();
         bytes.retain(|b| *b != 0);
         bytes.push(0);
-        self.0.push_back((prov_errno, bytes));
-        self.0.back().map_or(&[0], |(_, t)| t)
+        self.lent.push_back((prov_errno, bytes));
+        self.lent.back().map_or(&[0], |(_, t)| t)
     }
 
     /// The text at this address, if it is lent.
     fn at(&self, p: *const u8) -> Option<&[u8]> {
-        let lent = self.0.iter().find(|(_, t)| core::ptr::eq(t.as_ptr(), p));
+        let lent = self.lent.iter().find(|(_, t)| core::ptr::eq(t.as_ptr(), p));
         lent.map(|(_, t)| t.as_slice())
     }
 
     /// The latest text, if it is of this provider error.
     fn latest(&self, prov_errno: i32) -> Option<&[u8]> {
-        let last = self.0.back().filter(|(e, _)| *e == prov_errno);
+        let last = self.lent.back().filter(|(e, _)| *e == prov_errno);
         last.map(|(_, t)| t.as_slice())
     }
 }
@@ -93,8 +97,13 @@ impl ErrEntryOut {
             (Some(text), None) => (text.as_ptr().cast_mut().cast(), text.len()),
             (Some(text), Some((theirs, room))) => {
                 let size = text.len().min(room);
-                // SAFETY: the application offers `room` bytes.
-                unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), theirs.cast(), size) };
+                // SAFETY: the application offers `room` bytes, at least one; the text has one, too.
+                unsafe {
+                    let to = theirs.cast::<u8>();
+                    core::ptr::copy_nonoverlapping(text.as_ptr(), to, size - 1);
+                    // A text that does not fit ends, too.
+                    to.add(size - 1).write(0);
+                }
                 (theirs, size)
             }
         };
@@ -136,7 +145,9 @@ entry! {
         let mut errors = q.errors.lock().unwrap_or_else(|e| e.into_inner());
         let text = errors.lend(e.prov_errno, text);
         let expected = matches!(e.err, FI_ENOMSG | FI_ECANCELED | FI_ETRUNC);
+        let unused = out.offered(api).filter(|_| expected);
         out.fill(&e, api, (!expected).then_some(text));
+        errors.unused = unused.map(|(at, _)| at as usize);
         Ok(1)
     }
 }
@@ -163,14 +174,15 @@ entry! {
         };
         let mut errors = q.errors.lock().unwrap_or_else(|e| e.into_inner());
         // Without data the text of the error read last is meant, if it is of this kind.
-        let lent = match err_data.is_null() {
+        let none = err_data.is_null() || errors.unused == Some(err_data as usize);
+        let lent = match none {
             true => errors.latest(prov_errno),
             false => errors.at(err_data.cast()),
         };
         let text = match lent {
             Some(text) => text,
             None => {
-                let text = match err_data.is_null() {
+                let text = match none {
                     true => D::error_text(prov_errno),
                     // SAFETY: a copy of error data that the application made is a terminated
                     // string.

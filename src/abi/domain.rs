@@ -16,7 +16,8 @@ use std::sync::{Arc, OnceLock};
 /// Body of a `fid_domain`.
 pub(crate) struct DomainBody<D: Domain> {
     pub domain: Arc<D>,
-    eq: OnceLock<Arc<Eq>>,
+    /// The queue for events of endpoints that have none of their own (fi_domain_bind).
+    pub eq: OnceLock<Arc<Eq>>,
 }
 
 /// Opens a domain.
@@ -50,7 +51,12 @@ entry! {
         let AnyObject::Eq(q) = with else {
             return Err(FI_EINVAL);
         };
-        if flags & !FI_REG_MR != 0 {
+        if flags != 0 {
+            crate::warn_log!(
+                FI_LOG_DOMAIN,
+                "fi_domain_bind: flags {flags:#x}: wanted none; registration is never asynchronous \
+                 (FI_REG_MR)"
+            );
             return Err(FI_EBADFLAGS);
         }
         d.eq.set(Arc::clone(&q.eq)).map_err(|_| FI_EINVAL)

@@ -3,6 +3,7 @@
 use super::cm;
 use super::collective::{self, JoinArgs};
 use super::default_flags::{DefaultFlags, PlainEndpoint};
+use super::domain::DomainBody;
 use super::entry::{entry, ControlArg, FromC, OutParam, SizedOut};
 use super::handles::AnyObject;
 use super::object::*;
@@ -77,16 +78,25 @@ pub(crate) fn new_ep<D: Domain>(
 }
 
 /// Opens an endpoint.
-fn open<D: Domain>(domain: &Arc<D>, info: &Info, context: *mut c_void) -> Result<*mut fid_ep> {
-    let id = cm::open_ep(domain, info)?;
+fn open<D: Domain>(b: &DomainBody<D>, info: &Info, context: *mut c_void) -> Result<*mut fid_ep> {
+    let id = cm::open_ep(&b.domain, info)?;
     let f = new_ep::<D>(FI_CLASS_EP, context, Tables::<D>::EP_FI_OPS);
-    let body = EpBody::new(domain, Poster::Ep(id)).with_defaults(info);
-    Ok(hand_out(f, body))
+    let body = EpBody::new(&b.domain, Poster::Ep(id)).with_defaults(info);
+    let ep = hand_out(f, body);
+    if let Some(eq) = b.eq.get() {
+        let to = EventTarget {
+            eq: Arc::clone(eq),
+            fid: ep as usize,
+            context: context as usize,
+        };
+        b.domain.bind_eq(id, to)?;
+    }
+    Ok(ep)
 }
 
 entry! {
     pub(crate) fn endpoint<D: Domain>(
-        domain: *mut fid_domain as &Arc<D>,
+        domain: *mut fid_domain as &DomainBody<D>,
         info: *mut fi_info as Info,
         out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
         context: *mut c_void,
@@ -97,7 +107,7 @@ entry! {
 
 entry! {
     pub(crate) fn endpoint2<D: Domain>(
-        domain: *mut fid_domain as &Arc<D>,
+        domain: *mut fid_domain as &DomainBody<D>,
         info: *mut fi_info as Info,
         out: *mut *mut fid_ep as OutParam<*mut fid_ep>,
         flags: u64,

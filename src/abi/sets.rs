@@ -153,7 +153,11 @@ entry! {
         let Contexts(contexts) = contexts;
         let mut n = 0;
         for m in p.lock().iter_mut() {
-            if m.has_news()? && n < contexts.count() {
+            // To ask marks what is new as seen: what has no room is left for the next call.
+            if n == contexts.count() {
+                break;
+            }
+            if m.has_news()? {
                 if contexts.is_null() {
                     return Err(FI_EINVAL);
                 }
@@ -338,6 +342,8 @@ entry! {
         match command {
             // SAFETY: FI_GETWAIT's argument is a place for a descriptor.
             FI_GETWAIT => unsafe { arg.place::<c_int>()? }.put(b.set.fd()),
+            // SAFETY: FI_GETWAITOBJ's is a place for an enum fi_wait_obj.
+            FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(FI_WAIT_FD),
             _ => return Err(FI_ENOSYS),
         }
         Ok(())

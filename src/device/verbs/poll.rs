@@ -8,7 +8,7 @@
 use super::cqe::{Cqe, CqeKind};
 use super::qp::{sender, Senders, TxSlot, VerbsQp, RECV};
 use super::OpenAdapter;
-use crate::device::QpAddr;
+use crate::device::{QpAddr, QueuePair};
 use crate::transport::{Completion, Flow, PeerId, Poll, PollStatus, Sink, Status};
 
 /// A packet, and its sender.
@@ -199,6 +199,8 @@ impl Poll for OwnRequests<'_> {
         let mut found = PollStatus::Empty;
         for _ in 0..budget {
             let Some(c) = self.0.rings.as_mut().and_then(|r| r.poll_cqe()) else {
+                // A caller that has said FI_MORE waits for what it has posted.
+                self.0.ring();
                 return found;
             };
             found = PollStatus::Taken;

@@ -280,6 +280,16 @@ fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
 /// Bytes in front of every datagram that the application leaves to the adapter (FI_MSG_PREFIX).
 pub(crate) const DGRAM_PREFIX: usize = 40;
 
+/// Longest message that is one work request.
+pub(crate) fn raw_max(d: &AdapterAttr) -> usize {
+    // The software adapter puts a header of up to 16 bytes in front of a message: whether it has
+    // remote CQ data, and the data.
+    match d.identity {
+        Some(_) => d.mtu,
+        None => d.mtu - 16,
+    }
+}
+
 /// What endpoints without protocol have in common, before hints: the adapter's own queues and
 /// packets, and no order.
 fn raw(d: &AdapterAttr) -> Info {
@@ -292,12 +302,7 @@ fn raw(d: &AdapterAttr) -> Info {
     }
     if let Some(e) = &mut i.ep {
         e.protocol_version = 1;
-        // The software adapter puts a header of up to 16 bytes in front of a message: whether it
-        // has remote CQ data, and the data.
-        e.max_msg_size = match d.identity {
-            Some(_) => d.mtu,
-            None => d.mtu - 16,
-        };
+        e.max_msg_size = raw_max(d);
         (
             e.max_order_raw_size,
             e.max_order_war_size,

@@ -457,8 +457,8 @@ fn report_peek(s: &mut TcpState, id: u32, r: &RecvReq, found: Option<u32>) {
     push_peek(cq, entry, here);
 }
 
-/// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. `FI_ENOENT` when
-/// there is none.
+/// fi_cancel(3): the first posted receive of this context ends with FI_ECANCELED. Where there is
+/// none, its completion has been written.
 pub(crate) fn cancel(s: &mut TcpState, by: Poster, context: usize) -> Result<()> {
     let rxq = match by {
         Poster::Ep(id) => s.eps.get(id).ok_or(FI_EBADF)?.rxq,
@@ -467,7 +467,9 @@ pub(crate) fn cancel(s: &mut TcpState, by: Poster, context: usize) -> Result<()>
     let recvs = &s.recvs;
     let q = s.rxqs.get_mut(rxq).ok_or(FI_EOPBADSTATE)?;
     let hit = q.cancel(|n| recvs.get(n).is_some_and(|r| r.context == context));
-    let number = hit.ok_or(FI_ENOENT)?;
+    let Some(number) = hit else {
+        return Ok(());
+    };
     let r = s.recvs.get_mut(number).ok_or(FI_ENOENT)?;
     if r.live > 0 {
         // Messages are arriving in its buffer: the receive ends with the last of them.

@@ -2,7 +2,7 @@
 
 use super::{EfaDomain, State};
 use crate::core::{Errno, Result};
-use crate::device::Device;
+use crate::device::{Device, QueuePair};
 use crate::hmem::UserMem;
 use crate::proto::AtomicKind;
 use crate::prov::contract::*;
@@ -42,7 +42,13 @@ impl EfaDomain {
                 self.wait_for_answer(ep);
                 Ok(())
             }
-            e => Err(e),
+            e => {
+                // What was posted with FI_MORE goes out when a call fails (fi_msg(3)).
+                if let Some(qp) = self.lock().eps.get_mut(ep).and_then(|e| e.qp_mut()) {
+                    qp.ring();
+                }
+                Err(e)
+            }
         }
     }
 

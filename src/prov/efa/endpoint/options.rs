@@ -6,6 +6,7 @@ use crate::device::{AdapterAttr, PacketQp, QueuePair};
 use crate::hmem::{self, MemKind};
 use crate::prov::contract::OptionValue;
 use crate::prov::efa::endpoint::{Ep, Kind};
+use crate::prov::efa::info::raw_max;
 use crate::types::*;
 use std::borrow::Cow;
 
@@ -133,7 +134,8 @@ impl Options {
         if kind != Kind::Rdm {
             self.no_protocol = true;
             self.p2p = FI_HMEM_P2P_REQUIRED;
-            (self.max_msg_size, self.msg_limit) = (d.mtu, d.mtu);
+            let longest = raw_max(d);
+            (self.max_msg_size, self.msg_limit) = (longest, longest);
             (self.max_rma_size, self.rma_limit) = (d.max_rdma, d.max_rdma);
             let wide =
                 d.raw.wide.is_some() && d.caps.rdma_write && self.inject_limit > d.raw.inline;

@@ -284,15 +284,14 @@ pub(crate) fn cancel(s: &mut State, name: usize) -> Result<()> {
     }
 }
 
-/// fi_cancel(3) of a triggered operation that has not been started. Returns whether there was one.
-pub(crate) fn cancel_triggered(s: &mut State, ep: u32, context: usize) -> bool {
+/// fi_cancel(3) of a triggered operation that has not been started.
+pub(crate) fn cancel_triggered(s: &mut State, ep: u32, context: usize) {
     let is = |t: &PendingTrigger| t.name == 0 && t.ep == ep && t.work.op.common.context == context;
     let Some(t) = s.triggers.take_first(is) else {
-        return false;
+        return;
     };
     let text = "the operation was cancelled by fi_cancel before it was triggered";
     t.work.report(s, ep, FI_ECANCELED, text.to_string());
-    true
 }
 
 /// FI_FLUSH_WORK: takes all deferred work of the domain back.
