@@ -8,7 +8,7 @@
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::receiver::{ways, RecvState};
-use super::{cma_failure, copy_chunk, Rendezvous, LOST};
+use super::{copy_chunk, Rendezvous, LOST};
 use crate::hmem::UserMem;
 use crate::proto::{PeerId, RecvQueue};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
@@ -51,7 +51,7 @@ enum FetchOutcome {
     /// The kernel refused the copy: a CTS can still request the message.
     Refused,
     /// A chunk could not be copied.
-    Lost,
+    Stopped,
     /// The message has ended already.
     Gone,
 }
@@ -172,7 +172,7 @@ impl Rendezvous {
             match ends {
                 FetchOutcome::Here => self.fetched(n, began, rq, port),
                 FetchOutcome::Refused => self.ask(n, port),
-                FetchOutcome::Lost => self.lost(n, rq, port),
+                FetchOutcome::Stopped => self.stop(n, port),
                 FetchOutcome::Gone => {}
             }
         }
@@ -226,7 +226,7 @@ impl Rendezvous {
             // A chunk is copied once, whatever the peer writes into the word of the transfer.
             let count = count.min(split.chunks.saturating_sub(f.copied as u32));
             let Some(ours) = rings.copy_split(from, split, count, copy) else {
-                return Some(FetchOutcome::Lost);
+                return Some(FetchOutcome::Stopped);
             };
             self.copied += ours as usize * chunk;
             f.copied += ours as usize;
@@ -251,7 +251,7 @@ impl Rendezvous {
             let now = port.rings().map_or(0, |r| r.now());
             match how & LOST {
                 0 => self.fetched(n, now, rq, port),
-                _ => self.lost(n, rq, port),
+                _ => self.stop(n, port),
             }
         }
     }
@@ -281,21 +281,20 @@ impl Rendezvous {
             0 => self.costs.measured_arrival(way, 1, len, (began, now)),
             _ => self.costs.measured_copy(way, 1, len, (began, now)),
         }
-        self.tell(n, 0, port);
+        self.tell(n, port);
         self.ends(n, rq, port);
     }
 
-    /// Fails a message that the system would not copy.
+    /// Copies no more chunks of a message that the system would not copy, here or at the sender.
     #[cold]
-    pub(super) fn lost<P: RendezvousPort>(&mut self, n: u32, rq: &mut RecvQueue, port: &mut P) {
-        self.tell(n, LOST, port);
+    fn stop<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
         self.fetching.retain(|(f, _)| *f != n);
         self.stopping.push(n);
-        self.poll_stopping(rq, port);
+        self.poll_stopping(port);
     }
 
-    /// Ends lost messages whose sender writes nothing into their receives any more.
-    pub(super) fn poll_stopping<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
+    /// Sends a CTS for stopped messages whose sender copies nothing into their receives any more.
+    pub(super) fn poll_stopping<P: RendezvousPort>(&mut self, port: &mut P) {
         let mut at = 0;
         while let Some(n) = self.stopping.get(at).copied() {
             let split = self.coming.get(n).and_then(|i| Some((i.from, i.split()?)));
@@ -308,9 +307,10 @@ impl Rendezvous {
                 continue;
             }
             self.stopping.swap_remove(at);
-            if let Some(i) = self.coming.remove(n) {
-                i.over(Err(cma_failure()), rq, port);
+            if let Some(i) = self.coming.get_mut(n) {
+                i.fetch = None;
             }
+            self.ask(n, port);
         }
     }
 }

@@ -43,13 +43,12 @@ pub(crate) use rts::announced;
 use crate::core::slab::Slab;
 use crate::hmem::Piece;
 use crate::proto::{Failure, PeerId, Place, RecvQueue};
-use crate::prov::efa::endpoint::failure;
 use crate::prov::efa::same_host::cost_model::{CopyMethod, CostModel};
 use crate::prov::efa::same_host::split::chunk;
 use crate::prov::efa::same_host::POLL_BUDGET;
 use crate::shm::kind;
 use crate::shm::{LocalBuffer, RecordHeader};
-use crate::transport::{Flow, Status, Verdict};
+use crate::transport::{Flow, Verdict};
 use batch::ReadBatch;
 use receiver::RecvState;
 use rts::RTS_WORDS;
@@ -62,12 +61,11 @@ pub(crate) const SHM_EAGER_MAX: usize = 64 << 10;
 /// Bytes of a record of such a message: few, so that the receiver begins early.
 pub(crate) const FIRST: usize = 8 << 10;
 
-/// Status in a FIN: the message could not be copied.
+/// Status in a SPLIT_DONE: the sender could not copy.
 const LOST: u64 = 1;
 
 /// In a CTS, in place of the receiver's number: a FIN, where no ring leads back to the sender.
-const FIN_OK: u32 = u32::MAX;
-const FIN_LOST: u32 = u32::MAX - 1;
+const FIN: u32 = u32::MAX;
 
 /// A control record that waits for room in a peer's ring.
 #[derive(Clone, Copy)]
@@ -89,7 +87,7 @@ pub(crate) struct Rendezvous {
     /// Messages that are being fetched; whether something is left to copy of one.
     fetching: VecDeque<(u32, Option<CopyMethod>)>,
     fetches: bool,
-    /// Messages that are lost, and of which the sender still copies a chunk.
+    /// Messages that the system would not copy, and of which the sender still copies a chunk.
     stopping: Vec<u32>,
     /// Bytes that were copied since the last [`Rendezvous::pump`].
     copied: usize,
@@ -168,7 +166,7 @@ impl Rendezvous {
         self.copied = 0;
         self.ask_for_refused(port);
         self.poll_copies(rq, port);
-        self.poll_stopping(rq, port);
+        self.poll_stopping(port);
         self.fetch_on(rq, port);
         for w in core::mem::take(&mut self.pending_control) {
             self.say(w.to, w.kind, w.words, port);
@@ -201,8 +199,7 @@ impl Rendezvous {
             // No ring leads back: not yet, or for want of descriptors or memory here or there.
             let there = match kind {
                 kind::CTS => words[1] as u32,
-                _ if words[1] & LOST != 0 => FIN_LOST,
-                _ => FIN_OK,
+                _ => FIN,
             };
             sent = port.send_cts(to, words[0] as u32, there);
         }
@@ -243,11 +240,6 @@ fn plain(kind: u8) -> RecordHeader {
         flags: 0,
         message: false,
     }
-}
-
-/// The error of a message that cross-memory attach could not copy, on either side.
-fn cma_failure() -> Failure {
-    failure(Status::RemoteAbort)
 }
 
 /// Copies a chunk of a piece of our memory to or from a peer's, as [`chunk`] names it. `false` when

@@ -74,13 +74,13 @@ enum Rest {
 impl Rendezvous {
     /// The words of a FIN: the status, and what messages like this one cost here, by the ring and
     /// fetched.
-    pub(super) fn answer(&mut self, number: u32, how: u64, len: usize) -> [u64; 5] {
+    pub(super) fn answer(&mut self, number: u32, len: usize) -> [u64; 5] {
         let [ring, fetched] = [
             &[CopyMethod::Ring][..],
             &[CopyMethod::Cma, CopyMethod::CmaBoth],
         ]
         .map(|ways| self.costs.cost(len, ways));
-        [number.into(), how, ring, fetched, 0]
+        [number.into(), 0, ring, fetched, 0]
     }
 
     pub(super) fn begins<P: RendezvousPort>(
@@ -181,16 +181,17 @@ impl Rendezvous {
                 continue;
             }
             self.copying.swap_remove(at);
-            if let Some(i) = self.coming.get_mut(n) {
-                i.copy = None;
-                i.got = i.len;
-            }
+            let Some(i) = self.coming.get_mut(n) else {
+                continue;
+            };
+            i.copy = None;
             match over {
                 Ok(_) => {
-                    self.tell(n, 0, port);
+                    i.got = i.len;
+                    self.tell(n, port);
                     self.ends(n, rq, port);
                 }
-                Err(_) => self.lost(n, rq, port),
+                Err(_) => self.ask(n, port),
             }
         }
     }
@@ -298,7 +299,7 @@ impl Rendezvous {
             return;
         };
         if i.delivery {
-            self.tell(n, 0, port);
+            self.tell(n, port);
         }
         if let Some(i) = self.coming.remove(n) {
             i.over(Ok(()), rq, port);
@@ -317,10 +318,10 @@ impl Rendezvous {
     }
 
     /// Sends the FIN of a message, which is the last that its sender hears of it.
-    pub(super) fn tell<P: RendezvousPort>(&mut self, n: u32, how: u64, port: &mut P) {
+    pub(super) fn tell<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
         let i = self.coming.get_mut(n);
         if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number.take()?, i.len))) {
-            let words = self.answer(number, how, len);
+            let words = self.answer(number, len);
             self.say(to, kind::FIN, words, port);
         }
     }

@@ -3,8 +3,8 @@
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::RtsWords;
-use super::{cma_failure, copy_chunk, plain, Rendezvous};
-use super::{FIN_LOST, FIN_OK, FIRST, LOST, SHM_EAGER_MAX};
+use super::{copy_chunk, plain, Rendezvous};
+use super::{FIN, FIRST, LOST, SHM_EAGER_MAX};
 use crate::hmem::{self, Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
@@ -109,15 +109,14 @@ impl Rendezvous {
         sent
     }
 
-    /// As [`Rendezvous::answered`], for a successful message without an operation record: returns
-    /// its completion. `None`, and nothing done, when the general path has to handle the FIN.
+    /// As [`Rendezvous::answered`], for a message without an operation record: returns its
+    /// completion. `None`, and nothing done, when the general path has to handle the FIN.
     pub(crate) fn ended(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
     ) -> Option<Completion> {
-        let there = !lost(record);
-        let o = self.answers(from, record, |o| there && o.done.op().is_none())?;
+        let o = self.answers(from, record, |o| o.done.op().is_none())?;
         Some(o.done)
     }
 
@@ -313,17 +312,16 @@ impl Rendezvous {
         theirs: u32,
         port: &mut P,
     ) {
-        let ends = matches!(theirs, FIN_OK | FIN_LOST);
+        let ends = theirs == FIN;
         let waits =
             |o: &&mut SendState| o.done.peer == from && (o.there.is_none() || ends && o.delivery);
         let Some(o) = self.out.get_mut(ours).filter(waits) else {
             return;
         };
         if ends {
-            let lost = theirs == FIN_LOST;
             self.turn.retain(|n| *n != ours);
             if let Some(o) = self.out.remove(ours) {
-                o.ends(if lost { Err(cma_failure()) } else { Ok(()) }, port);
+                o.ends(Ok(()), port);
             }
             return;
         }
@@ -349,8 +347,7 @@ impl Rendezvous {
         port: &mut P,
     ) {
         if let Some(o) = self.answers(from, record, |_| true) {
-            let lost = lost(record);
-            o.ends(if lost { Err(cma_failure()) } else { Ok(()) }, port);
+            o.ends(Ok(()), port);
         }
     }
 
@@ -467,9 +464,4 @@ fn write_staged_data<P: RendezvousPort>(
         true
     });
     sent
-}
-
-/// Whether a FIN says that the message could not be fetched.
-fn lost(record: &impl ArrivedRecord) -> bool {
-    record.word(8) & LOST != 0
 }
