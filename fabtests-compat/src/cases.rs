@@ -398,6 +398,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "dmabuf efa",
         "dmabuf efa-direct",
         "forks efa",
+        "broken_send",
         "incast tcp",
         "incast efa",
         "two_providers efa",

@@ -6,6 +6,7 @@
 //! (SOCK_SEQPACKET); no call blocks.
 
 use super::host::{above_standard, user};
+use super::wait::poll_fd;
 use crate::core::process::PerProcess;
 use crate::core::{Errno, Result};
 use crate::types::*;
@@ -144,7 +145,12 @@ pub fn accept(listener: &OwnedFd) -> Result<Incoming> {
         let fd = libc::accept4(listener.as_raw_fd(), addr, len, flags);
         if fd < 0 {
             return match errno() {
-                e @ (FI_EMFILE | libc::ENFILE | FI_ENOMEM) => Err(e),
+                // Without a descriptor accept(2) fails although nobody waits.
+                e @ (FI_EMFILE | libc::ENFILE | FI_ENOMEM)
+                    if poll_fd(listener.as_raw_fd(), libc::POLLIN, 0) =>
+                {
+                    Err(e)
+                }
                 _ => Ok(Incoming::Nobody),
             };
         }

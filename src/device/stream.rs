@@ -2,6 +2,7 @@
 //! a copy, listeners, and an epoll set over many of them.
 
 use super::host::processor;
+use super::wait::{no_descriptor, poll_fd, watch};
 use crate::hmem::{UserMem, MAX_SEGS};
 use crate::types::*;
 use core::ffi::c_int;
@@ -117,12 +118,15 @@ fn io_errno(e: &io::Error) -> c_int {
     e.raw_os_error().unwrap_or(FI_EIO)
 }
 
-/// The result of a system call that failed: errors that mean "try later" are not errors.
+/// The result of a system call that failed: errors that mean "try later" are not errors, nor is a
+/// shortage of memory in the kernel.
 fn last() -> Result<StreamRead, c_int> {
     let e = io::Error::last_os_error();
-    match e.kind() {
-        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(StreamRead::Nothing),
-        _ => Err(io_errno(&e)),
+    match (e.kind(), io_errno(&e)) {
+        (ErrorKind::WouldBlock | ErrorKind::Interrupted, _) | (_, libc::ENOBUFS | FI_ENOMEM) => {
+            Ok(StreamRead::Nothing)
+        }
+        (_, e) => Err(e),
     }
 }
 
@@ -300,7 +304,12 @@ impl Stream {
 
     /// Ends the connection in both directions.
     pub(crate) fn shut(&self) {
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+
+    /// Sends no more: the peer sees the end behind what it has been sent.
+    pub(crate) fn shut_sending(&self) {
+        let _ = self.0.shutdown(Shutdown::Write);
     }
 }
 
@@ -370,6 +379,8 @@ impl StreamListener {
                 | ErrorKind::Interrupted
                 | ErrorKind::ConnectionAborted
                 | ErrorKind::InvalidInput => Ok(None),
+                // Without a descriptor accept(2) fails although nobody waits.
+                _ if !poll_fd(self.fd(), libc::POLLIN, 0) => Ok(None),
                 _ => Err(io_errno(&e)),
             },
         }
@@ -418,7 +429,7 @@ impl Poller {
         // SAFETY: no pointers are passed.
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if epoll < 0 {
-            return Err(io_errno(&io::Error::last_os_error()));
+            return Err(no_descriptor("sockets cannot be watched: epoll_create1(2)"));
         }
         Ok(Poller { epoll })
     }
@@ -428,7 +439,14 @@ impl Poller {
         self.epoll
     }
 
-    fn control(&self, what: c_int, fd: i32, name: u64, read: bool, write: bool) {
+    fn control(
+        &self,
+        what: c_int,
+        fd: i32,
+        name: u64,
+        read: bool,
+        write: bool,
+    ) -> Result<(), c_int> {
         let mut events = 0;
         if read {
             events |= libc::EPOLLIN;
@@ -440,28 +458,23 @@ impl Poller {
             // epoll always reports errors and hang-ups; with this, once.
             events = libc::EPOLLONESHOT;
         }
-        let mut e = libc::epoll_event {
-            events: events as u32,
-            u64: name,
-        };
-        // SAFETY: `e` outlives the call.
-        unsafe { libc::epoll_ctl(self.epoll, what, fd, &mut e) };
+        watch(self.epoll, what, fd, events, name)
     }
 
-    /// Watches a socket.
-    pub(crate) fn add(&self, fd: i32, name: u64, read: bool, write: bool) {
-        self.control(libc::EPOLL_CTL_ADD, fd, name, read, write);
+    /// Watches a socket. Fails when the system watches no more.
+    pub(crate) fn add(&self, fd: i32, name: u64, read: bool, write: bool) -> Result<(), c_int> {
+        self.control(libc::EPOLL_CTL_ADD, fd, name, read, write)
     }
 
     /// Changes the events that a socket is watched for. One that is watched for nothing is reported
     /// once, when its connection fails or both directions are closed.
     pub(crate) fn change(&self, fd: i32, name: u64, read: bool, write: bool) {
-        self.control(libc::EPOLL_CTL_MOD, fd, name, read, write);
+        let _ = self.control(libc::EPOLL_CTL_MOD, fd, name, read, write);
     }
 
     /// No longer watches a socket.
     pub(crate) fn remove(&self, fd: i32) {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, false, false);
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, false, false);
     }
 
     /// Lists the sockets that are ready now. Errors and hang-ups count as readable and writable.
@@ -564,7 +577,7 @@ mod tests {
         let far = listener.accept().unwrap().0;
         let mut near = Stream(near.into());
         let poller = Poller::new().unwrap();
-        poller.add(near.fd(), 7, true, false);
+        poller.add(near.fd(), 7, true, false).unwrap();
         poller.change(near.fd(), 7, false, false);
         // Unread bytes make the end a reset.
         near.0.write_all(&[1; 8]).unwrap();

@@ -8,6 +8,43 @@ use crate::core::Result;
 use crate::types::*;
 use core::cell::UnsafeCell;
 
+/// Says which descriptor cannot be had, after a system call has failed, and returns its errno.
+#[cold]
+pub fn no_descriptor(what: &str) -> i32 {
+    let e = errno();
+    crate::warn_log!(
+        FI_LOG_CORE,
+        "{what}: {}. EMFILE, ENFILE: no file descriptor is left (ulimit -n)",
+        crate::core::errno::text(e)
+    );
+    e
+}
+
+/// epoll_ctl(2): from now on `events` of `fd` come with `name`. Adding twice is harmless. Fails,
+/// with a line that says so, when the system watches no more.
+pub fn watch(epoll: i32, operation: i32, fd: i32, events: i32, name: u64) -> Result<()> {
+    let mut e = libc::epoll_event {
+        events: events as u32,
+        u64: name,
+    };
+    // SAFETY: `e` outlives the call.
+    if unsafe { libc::epoll_ctl(epoll, operation, fd, &mut e) } == 0 {
+        return Ok(());
+    }
+    match (operation, errno()) {
+        (libc::EPOLL_CTL_ADD, libc::EEXIST) | (libc::EPOLL_CTL_DEL, _) => Ok(()),
+        (_, e) => {
+            crate::warn_limited!(
+                FI_LOG_CORE,
+                "descriptor {fd} cannot be watched: epoll_ctl(2): {}. ENOSPC: raise \
+                 fs.epoll.max_user_watches",
+                crate::core::errno::text(e)
+            );
+            Err(e)
+        }
+    }
+}
+
 /// See the module text.
 pub struct WaitSet {
     epoll: i32,
@@ -47,13 +84,7 @@ impl WaitSet {
             pair: Box::new(pair),
         };
         if epoll < 0 || event < 0 {
-            let e = std::io::Error::last_os_error();
-            crate::warn_log!(
-                FI_LOG_CORE,
-                "no wait object: epoll_create1(2) and eventfd(2): {e}. EMFILE, ENFILE: no file \
-                 descriptor is left (ulimit -n)"
-            );
-            return Err(e.raw_os_error().unwrap_or(FI_EMFILE));
+            return Err(no_descriptor("a wait object: epoll_create1(2), eventfd(2)"));
         }
         w.add(event);
         Ok(w)
@@ -72,12 +103,14 @@ impl WaitSet {
 
     /// Adds a descriptor; adding twice is harmless.
     pub fn add(&self, fd: i32) {
-        let mut e = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: fd as u64,
-        };
-        // SAFETY: `e` outlives the call.
-        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut e) };
+        // Without it callers still look from time to time.
+        let _ = watch(
+            self.epoll,
+            libc::EPOLL_CTL_ADD,
+            fd,
+            libc::EPOLLIN,
+            fd as u64,
+        );
     }
 
     /// Removes a descriptor.

@@ -11,7 +11,7 @@ use super::rma::{Executed, Initiator, MrTable, RemoteMrTable};
 use crate::core::process::PerProcess;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
-use crate::device::wait::{poll_fd, WaitSet};
+use crate::device::wait::{no_descriptor, poll_fd, watch, WaitSet};
 use crate::device::{host, QpAddr};
 use crate::transport::Verdict;
 use crate::types::*;
@@ -222,12 +222,7 @@ fn process(pid: i32) -> Option<OwnedFd> {
 
 /// epoll_ctl(2): from now on `events` of `fd` come with `id`.
 fn epoll_control(epoll: &OwnedFd, operation: i32, fd: i32, events: i32, id: u64) {
-    let mut e = libc::epoll_event {
-        events: events as u32,
-        u64: id,
-    };
-    // SAFETY: `e` outlives the call.
-    unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd, &mut e) };
+    let _ = watch(epoll.as_raw_fd(), operation, fd, events, id);
 }
 
 /// See the module text.
@@ -279,7 +274,7 @@ impl EventThread {
         let epoll = unsafe {
             let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
             if fd < 0 {
-                return Err(FI_EMFILE);
+                return Err(no_descriptor("no shared memory: epoll_create1(2)"));
             }
             OwnedFd::from_raw_fd(fd)
         };

@@ -6,6 +6,8 @@
 
 use crate::core::Result;
 use crate::device::host::above_standard;
+use crate::device::local::errno;
+use crate::device::wait::no_descriptor;
 use crate::hmem::{UserMem, MAX_SEGS};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -132,12 +134,6 @@ fn no_message() -> libc::msghdr {
     unsafe { zeroed() }
 }
 
-fn errno() -> c_int {
-    std::io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(FI_EIO)
-}
-
 fn to_sys(a: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: all-zero is a valid sockaddr_storage.
     let mut s: libc::sockaddr_storage = unsafe { zeroed() };
@@ -233,7 +229,7 @@ impl Sock {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::socket(family, flags, 0) };
         if fd < 0 {
-            return Err(errno());
+            return Err(no_descriptor("no endpoint: socket(2)"));
         }
         // SAFETY: the descriptor is nobody else's.
         let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })?.into_raw_fd();
@@ -256,7 +252,13 @@ impl Sock {
         let (sys, len) = to_sys(&SocketAddr::new(ip, port));
         // SAFETY: `sys` is a socket address of `len` bytes.
         if unsafe { libc::bind(fd, (&raw const sys).cast(), len) } != 0 {
-            return Err(errno());
+            let e = errno();
+            crate::info_log!(
+                FI_LOG_EP_CTRL,
+                "bind(2) to {ip}, port {port}: {}",
+                crate::core::errno::text(e)
+            );
+            return Err(e);
         }
         // SAFETY: all-zero is a valid sockaddr_storage.
         let mut name: libc::sockaddr_storage = unsafe { zeroed() };

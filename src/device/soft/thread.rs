@@ -17,7 +17,7 @@ use crate::core::process::PerProcess;
 use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::host::{self, now, zeroed};
-use crate::types::*;
+use crate::device::wait::{no_descriptor, watch};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -189,7 +189,7 @@ impl SharedEngine {
         // SAFETY: no pointers are passed.
         let event_fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if event_fd < 0 {
-            return Err(FI_EMFILE);
+            return Err(no_descriptor("no endpoint: eventfd(2)"));
         }
         let socket = engine.fd();
         let listener_fd = listener.as_ref().map(AdmissionListener::fd);
@@ -262,12 +262,14 @@ impl Reactor {
         Ok(r)
     }
 
-    /// `FI_EMFILE` without descriptors.
+    /// `FI_EMFILE` without descriptors, or another errno of the calls.
     fn new() -> Result<Reactor> {
         let owned = |fd: i32| match fd {
             // SAFETY: the descriptor is new, and owned at once.
             0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-            _ => Err(FI_EMFILE),
+            _ => Err(no_descriptor(
+                "no endpoint: epoll_create1(2), eventfd(2), timerfd_create(2)",
+            )),
         };
         let timer = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         // SAFETY: no pointers are passed.
@@ -297,12 +299,9 @@ impl Reactor {
 
     /// Adds `fd` to the epoll set for EPOLLIN; `how` is 0, or EPOLLET for edge-triggered events.
     fn watch(&self, fd: i32, how: i32) {
-        let mut e = libc::epoll_event {
-            events: (libc::EPOLLIN | how) as u32,
-            u64: fd as u64,
-        };
-        // SAFETY: `e` outlives the call.
-        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut e) };
+        let (epoll, events) = (self.epoll.as_raw_fd(), libc::EPOLLIN | how);
+        // Without it the thread still comes by in time.
+        let _ = watch(epoll, libc::EPOLL_CTL_ADD, fd, events, fd as u64);
     }
 
     fn forget(&self, fd: i32) {

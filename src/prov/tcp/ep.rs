@@ -301,7 +301,7 @@ pub(crate) fn enable(s: &mut TcpState, id: u32) -> Result<()> {
     };
     if let Some(l) = ep.listens_at() {
         l.listen(BACKLOG)?;
-        s.poller.add(l.fd(), listener_name(id), true, false);
+        s.poller.add(l.fd(), listener_name(id), true, false)?;
     }
     ep.enabled = true;
     attach_queues(s, id);

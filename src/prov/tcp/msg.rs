@@ -79,9 +79,12 @@ fn add_conn(
     }
     let n = s.conns.insert(c);
     let open = state == ConnState::Open;
-    s.poller.add(fd, u64::from(n), open, !open);
+    let watched = s.poller.add(fd, u64::from(n), open, !open);
     if let Some(e) = s.eps.get_mut(id) {
         e.msg = Some(MsgState::Conn(n, request_data.to_vec()));
+    }
+    if let Err(e) = watched {
+        conn::end(s, n, e, "the connection cannot be watched");
     }
     n
 }

@@ -102,8 +102,8 @@ impl TcpPassive {
         let l = l.ok_or(FI_EINVAL)?;
         l.listen(s.backlog)?;
         let poller = Poller::new()?;
-        poller.add(l.fd(), LISTENER, true, false);
-        poller.add(self.shared.wake.fd(), WAKE, true, false);
+        poller.add(l.fd(), LISTENER, true, false)?;
+        poller.add(self.shared.wake.fd(), WAKE, true, false)?;
         s.on_request = Some(on_request);
         let mut thread = ListenThread {
             shared: Arc::clone(&self.shared),
@@ -240,7 +240,13 @@ impl ListenThread {
                 received: Vec::new(),
                 deadline: Instant::now() + timeout(),
             });
-            self.poller.add(fd, FIRST + u64::from(id), true, false);
+            if self
+                .poller
+                .add(fd, FIRST + u64::from(id), true, false)
+                .is_err()
+            {
+                self.pending.remove(id);
+            }
         }
     }
 

@@ -88,7 +88,7 @@ fn attempt(s: &mut TcpState, id: u32) -> Result<()> {
     let from = s.eps.get(c.ep).ok_or(FI_EBADF)?.addr;
     let stream = Stream::connect(from, to)?;
     stream.tune(params::tcp().nodelay);
-    s.poller.add(stream.fd(), u64::from(id), false, true);
+    s.poller.add(stream.fd(), u64::from(id), false, true)?;
     c.stream = Some(stream);
     c.state = ConnState::Connecting;
     c.deadline = Instant::now() + timeout();
@@ -220,7 +220,10 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
                 end_oldest_caller(s, ep);
             }
         }
-        s.poller.add(fd, u64::from(id), true, false);
+        if s.poller.add(fd, u64::from(id), true, false).is_err() {
+            drop_conn(s, id);
+            continue;
+        }
         // Most often the request has arrived already.
         receive(s, id);
     }
@@ -237,12 +240,12 @@ fn mute(s: &mut TcpState, ep: u32) {
 /// Looks at listeners again whose time has come.
 pub(crate) fn unmute(s: &mut TcpState) {
     let now = Instant::now();
-    for (ep, _) in s.muted.iter().filter(|(_, until)| *until <= now) {
-        if let Some(l) = s.eps.get(*ep).and_then(|e| e.listener.as_ref()) {
-            s.poller.add(l.fd(), listener_name(*ep), true, false);
-        }
-    }
-    s.muted.retain(|(_, until)| *until > now);
+    let (eps, poller) = (&s.eps, &s.poller);
+    let heard = |ep: u32| match eps.get(ep).and_then(|e| e.listener.as_ref()) {
+        Some(l) => poller.add(l.fd(), listener_name(ep), true, false).is_ok(),
+        None => true,
+    };
+    s.muted.retain(|(ep, until)| *until > now || !heard(*ep));
 }
 
 /// How long a listener is not looked at after a connection could not be taken in.

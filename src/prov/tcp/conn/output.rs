@@ -347,6 +347,10 @@ fn sends_fail(s: &mut TcpState, id: u32, e: Errno) {
     let why = (e, log_lost(s, id, e, "sending to"));
     let Some(c) = s.conns.get_mut(id) else { return };
     c.tx.failed = Some(why.clone());
+    if let Some(stream) = &c.stream {
+        // The peer must learn of it, too: it would wait for the rest of a message.
+        stream.shut_sending();
+    }
     let waiting: Vec<_> = c.tx.drain().collect();
     let of = (c.ep, c.peer);
     leave_to_others(s, id, of);
