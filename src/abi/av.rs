@@ -299,11 +299,13 @@ fn counted_node(first: &str, i: usize) -> String {
     }
 }
 
-/// The `i`-th name after `first`: a trailing number counts up ("node7", "node8", ...).
+/// The `i`-th name after `first`: a trailing number counts up ("node07", "node08", ...).
 fn counted(first: &str, i: usize) -> String {
     let stem = first.trim_end_matches(|c: char| c.is_ascii_digit());
-    match first.get(stem.len()..).and_then(|n| n.parse::<u64>().ok()) {
-        Some(n) => format!("{stem}{}", n + i as u64),
+    let digits = first.get(stem.len()..).unwrap_or("");
+    let number = digits.parse::<u64>().ok();
+    match number.and_then(|n| n.checked_add(i as u64)) {
+        Some(n) => format!("{stem}{n:0width$}", width = digits.len()),
         None => first.to_string(),
     }
 }
@@ -460,5 +462,7 @@ mod tests {
         }
         assert_eq!(super::counted("node", 3), "node");
         assert_eq!(super::counted("5001", 2), "5003");
+        assert_eq!(super::counted("node07", 0), "node07");
+        assert_eq!(super::counted("node09", 1), "node10");
     }
 }

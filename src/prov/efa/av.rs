@@ -22,6 +22,17 @@ struct AvEntry {
     inserted: u32,
 }
 
+impl AvEntry {
+    /// An index of a vector that is shared by name, which stands for no address.
+    fn gone() -> AvEntry {
+        AvEntry {
+            addr: QpAddr::default(),
+            peer: PeerId::MAX,
+            inserted: 0,
+        }
+    }
+}
+
 /// One address vector.
 #[derive(Debug)]
 pub(crate) struct Av {
@@ -138,11 +149,7 @@ impl Av {
         for raw in list.iter().skip(self.shared_read) {
             if self.insert(raw, peers).is_err() {
                 // An index without an address stays occupied, so that later indices match.
-                self.table.insert(AvEntry {
-                    addr: QpAddr::default(),
-                    peer: PeerId::MAX,
-                    inserted: 0,
-                });
+                self.table.insert(AvEntry::gone());
             }
         }
         self.shared_read = self.shared_read.max(list.len());
@@ -164,10 +171,14 @@ impl Av {
             return Ok(false);
         }
         self.set_peer(at, NONE);
-        if let Some(e) = self.table.remove(at) {
-            if let Some(to) = self.by_peer.get_mut(e.peer as usize) {
-                *to = NONE;
-            }
+        // A process that reads the vector keeps what it has read under an index: the index never
+        // stands for another peer.
+        let gone = match (&self.shared, self.table.get_mut(at)) {
+            (Some(_), Some(e)) => Some(core::mem::replace(e, AvEntry::gone())),
+            _ => self.table.remove(at),
+        };
+        if let Some(to) = gone.and_then(|e| self.by_peer.get_mut(e.peer as usize)) {
+            *to = NONE;
         }
         if let Some(s) = &self.shared {
             s.put(at, &[0; addr::LEN])?;
@@ -179,7 +190,8 @@ impl Av {
     #[inline]
     pub(crate) fn lookup(&self, fi_addr: fi_addr_t) -> Result<QpAddr> {
         let at = u32::try_from(fi_addr).map_err(|_| FI_EINVAL)?;
-        self.table.get(at).map(|e| e.addr).ok_or(FI_EINVAL)
+        let e = self.table.get(at).filter(|e| e.inserted > 0);
+        e.map(|e| e.addr).ok_or(FI_EINVAL)
     }
 
     /// The peer an entry stands for; `FI_EINVAL` when there is none.
@@ -287,6 +299,32 @@ mod tests {
         assert_eq!(v.lookup(a), Err(FI_EINVAL));
         assert_eq!(v.lookup(FI_ADDR_NOTAVAIL), Err(FI_EINVAL));
         assert_eq!(v.insert(&raw(3), p), Ok(a));
+    }
+
+    #[test]
+    fn an_index_of_a_shared_vector_never_stands_for_another_peer() {
+        let name = format!("test-av-{}", crate::device::host::random());
+        let open = |reader| {
+            let (mut v, mut p) = (Av::new(FI_AV_TABLE, 4, 0), Peers::default());
+            v.share(&name, reader, &mut p).unwrap();
+            (v, p)
+        };
+        let (mut owner, mut p) = open(false);
+        let a = owner.insert(&raw(1), &mut p).unwrap();
+        let b = owner.insert(&raw(2), &mut p).unwrap();
+        let (mut early, mut known) = open(true);
+        assert_eq!(owner.remove(a), Ok(true));
+        assert_eq!(owner.remove(a), Err(FI_EINVAL));
+        let (mut late, mut seen) = open(true);
+        let c = owner.insert(&raw(3), &mut p).unwrap();
+        assert!(c > b);
+        early.refresh(&mut known).unwrap();
+        late.refresh(&mut seen).unwrap();
+        for v in [&owner, &early, &late] {
+            assert_eq!(v.lookup(c).unwrap().gid, [3; 16]);
+        }
+        assert_eq!(owner.lookup(a), Err(FI_EINVAL));
+        assert_eq!(late.lookup(a), Err(FI_EINVAL));
     }
 
     #[test]
