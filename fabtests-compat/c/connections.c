@@ -43,6 +43,7 @@ static void open_fabric(const char *node, const char *service, uint64_t flags)
 static void open_ep(struct fi_info *i)
 {
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_UNSPEC };
+	int fd = 0;
 
 	DO(fi_endpoint(domain, i, &ep, NULL));
 	DO(fi_cq_open(domain, &attr, &cq, NULL));
@@ -52,6 +53,8 @@ static void open_ep(struct fi_info *i)
 	}
 	DO(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
 	DO(fi_enable(ep));
+	check(fi_control(&ep->fid, FI_GET_FD, &fd) == -FI_EOPBADSTATE || fd > 2,
+	      "FI_GET_FD: wanted a socket, or FI_EOPBADSTATE");
 	check(fi_send(ep, buf, LEN, NULL, 0, NULL) == -FI_ENOTCONN,
 	      "a send without a connection: wanted FI_ENOTCONN");
 	DO(fi_recv(ep, buf, LEN, NULL, 0, buf));
@@ -127,12 +130,16 @@ static void call(int server, const void *data, size_t len)
 /* A caller that is accepted, gets its message echoed and shuts down. */
 static int accepted(int fd)
 {
-	struct sockaddr_in peer;
+	struct sockaddr_in peer, own = { 0 };
+	socklen_t own_len = sizeof(own);
 	size_t len = sizeof(peer);
 	char ok = 1;
+	int s = -1;
 
 	call(fd, "hello", 6);
 	expect(FI_CONNECTED, "welcome");
+	DO(fi_control(&ep->fid, FI_GET_FD, &s));
+	check(getsockname(s, (struct sockaddr *) &own, &own_len) == 0 && own.sin_port, "FI_GET_FD");
 	DO(fi_getpeer(ep, &peer, &len));
 	check(peer.sin_port == at.sin_port, "fi_getpeer: another port");
 	check(fi_connect(ep, info->dest_addr, NULL, 0) == -FI_EINVAL, "connected twice");

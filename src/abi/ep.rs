@@ -219,6 +219,12 @@ pub(crate) fn bind_queue<D: Domain>(b: &EpBody<D>, with: &AnyObject<D>, flags: u
 fn control<D: Domain>(b: &EpBody<D>, command: c_int, arg: &ControlArg) -> Result<()> {
     match command {
         FI_ENABLE => b.domain.enable_ep(b.id()?),
+        FI_GET_FD => {
+            let fd = b.domain.socket(b.id()?)?;
+            // SAFETY: the argument of this command is a place for a descriptor.
+            unsafe { arg.place::<c_int>()? }.put(fd);
+            Ok(())
+        }
         // SAFETY: the argument of this command is a `struct fi_alias`.
         FI_ALIAS => alias(b, unsafe { arg.get()? }),
         FI_GETOPSFLAG | FI_SETOPSFLAG => {

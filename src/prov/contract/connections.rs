@@ -91,6 +91,11 @@ pub trait Connections {
     fn connection_data_size() -> usize {
         0
     }
+    /// FI_GET_FD (fi_tcp(7)): the socket of an endpoint, which stays the library's. `FI_EOPBADSTATE`
+    /// while it has none, `FI_ENOSYS` for endpoints that are not connected.
+    fn socket(&self, _ep: u32) -> Result<i32> {
+        Err(FI_ENOSYS)
+    }
     /// fi_reject(3), with data for the caller.
     fn reject(_r: Self::Request, _data: &[u8]) -> Result<()> {
         Err(FI_ENOSYS)

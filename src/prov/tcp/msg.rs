@@ -10,7 +10,7 @@ use super::passive::TcpRequest;
 use super::state::TcpState;
 use super::wire::{Control, ControlKind, CONTROL_DATA_MAX};
 use crate::core::{errno, params, Result};
-use crate::device::stream::Stream;
+use crate::device::stream::{Stream, StreamListener};
 use crate::types::*;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -142,6 +142,16 @@ pub(crate) fn accept(s: &mut TcpState, id: u32, data: &[u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// FI_GET_FD: the connection's socket, or the one that is bound and not yet connected.
+pub(crate) fn socket(s: &TcpState, id: u32) -> Result<i32> {
+    let e = s.eps.get(id).ok_or(FI_EBADF)?;
+    let fd = match e.msg.as_ref().ok_or(FI_ENOSYS)? {
+        MsgState::Conn(n, _) => s.conns.get(*n).and_then(Conn::fd),
+        _ => e.listener.as_ref().map(StreamListener::fd),
+    };
+    fd.ok_or(FI_EOPBADSTATE)
 }
 
 /// fi_shutdown(3). `FI_ENOTCONN` without a connection.

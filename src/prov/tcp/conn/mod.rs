@@ -145,6 +145,11 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
+    /// Its socket, while it has one.
+    pub(crate) fn fd(&self) -> Option<i32> {
+        self.stream.as_ref().map(Stream::fd)
+    }
+
     pub(crate) fn new(
         ep: u32,
         state: ConnState,

@@ -207,6 +207,10 @@ impl Connections for TcpDomain {
         msg::accept(&mut self.lock(), ep, data)
     }
 
+    fn socket(&self, ep: u32) -> Result<i32> {
+        msg::socket(&self.lock(), ep)
+    }
+
     fn shutdown(&self, ep: u32) -> Result<()> {
         self.send_rest(ep);
         msg::shutdown(&mut self.lock(), ep)
