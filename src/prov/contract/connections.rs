@@ -91,8 +91,8 @@ pub trait Connections {
     fn connection_data_size() -> usize {
         0
     }
-    /// FI_GET_FD (fi_tcp(7)): the socket of an endpoint, which stays the library's. `FI_EOPBADSTATE`
-    /// while it has none, `FI_ENOSYS` for endpoints that are not connected.
+    /// FI_GET_FD (fi_tcp(7)): the socket of an endpoint. It stays the library's. `FI_EOPBADSTATE`
+    /// while there is none, `FI_ENOSYS` for endpoints that are not connected.
     fn socket(&self, _ep: u32) -> Result<i32> {
         Err(FI_ENOSYS)
     }
