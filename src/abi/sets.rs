@@ -32,15 +32,20 @@ struct PollMember<D: Domain> {
 unsafe impl<D: Domain> Send for PollMember<D> {}
 
 impl<D: Domain> PollMember<D> {
-    /// Whether there is something to read, or a counter has changed.
-    fn has_news(&mut self) -> Result<bool> {
+    /// Whether there is something to read, or a counter has changed since it was last `marked` as
+    /// seen.
+    fn has_news(&mut self, marked: bool) -> Result<bool> {
         match &self.what {
             Member::Cq(d, id) => d.cq_has_any(*id),
             Member::Eq(q) => Ok(q.upgrade().is_some_and(|q| !q.is_empty())),
             Member::Cntr(d, id) => {
                 let (value, errors) = d.read_cntr(*id)?;
                 let now = value.wrapping_add(errors);
-                Ok(core::mem::replace(&mut self.seen, now) != now)
+                let news = self.seen != now;
+                if marked {
+                    self.seen = now;
+                }
+                Ok(news)
             }
         }
     }
@@ -153,11 +158,9 @@ entry! {
         let Contexts(contexts) = contexts;
         let mut n = 0;
         for m in p.lock().iter_mut() {
-            // To ask marks what is new as seen: what has no room is left for the next call.
-            if n == contexts.count() {
-                break;
-            }
-            if m.has_news()? {
+            // To ask makes progress, and marks what is new as seen, unless it has no room.
+            let room = n < contexts.count();
+            if m.has_news(room)? && room {
                 if contexts.is_null() {
                     return Err(FI_EINVAL);
                 }

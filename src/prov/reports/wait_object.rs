@@ -5,9 +5,14 @@
 //! [`WaitSet`]; what comes while it is armed wakes it, once.
 
 use crate::core::Result;
+use crate::device::host::now;
 use crate::device::wait::WaitSet;
 use crate::types::*;
 use std::sync::Arc;
+
+/// Idle endpoints whose adapters a read polls while reads follow one another within `SOON_NS`.
+const IN_TURN: usize = 2;
+const SOON_NS: u64 = 5_000;
 
 /// See the module text.
 pub(crate) struct WaitObject {
@@ -23,8 +28,9 @@ pub(crate) struct WaitObject {
     news: bool,
     /// Endpoints that report here.
     pub eps: Vec<u32>,
-    /// The endpoint that a read polls first.
+    /// The endpoint that a read polls first, and when the last read ended.
     turn: usize,
+    last_read: u64,
 }
 
 impl WaitObject {
@@ -42,18 +48,32 @@ impl WaitObject {
             news: false,
             eps: Vec::new(),
             turn: 0,
+            last_read: 0,
         })
     }
 
-    /// The place in `eps` from which a read polls them: each is first in turn.
+    /// The place in `eps` from which a read polls them, and how many from there on are in turn: a
+    /// few while reads follow one another, all where the last read was longer ago.
     #[inline(always)]
-    pub(crate) fn next_turn(&mut self) -> usize {
-        self.turn = if self.turn + 1 < self.eps.len() {
-            self.turn + 1
-        } else {
-            0
-        };
-        self.turn
+    pub(crate) fn next_turn(&mut self) -> (usize, usize) {
+        let len = self.eps.len();
+        if len <= IN_TURN {
+            return (0, len);
+        }
+        let next = self.turn + IN_TURN;
+        self.turn = if next < len { next } else { next - len };
+        match now().saturating_sub(self.last_read) < SOON_NS {
+            true => (self.turn, IN_TURN),
+            false => (self.turn, len),
+        }
+    }
+
+    /// Ends a read that [`WaitObject::next_turn`] began.
+    #[inline(always)]
+    pub(crate) fn end_turn(&mut self) {
+        if self.eps.len() > IN_TURN {
+            self.last_read = now();
+        }
     }
 
     /// The endpoint `i` places behind that at `turn`; `None` past the last.
@@ -159,19 +179,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_endpoint_is_first_in_turn() {
+    fn every_endpoint_gets_its_turn() {
         let mut w = WaitObject::new(FI_WAIT_NONE).unwrap();
-        assert_eq!((w.next_turn(), w.in_turn(0, 0)), (0, None));
+        assert_eq!((w.next_turn(), w.in_turn(0, 0)), ((0, 0), None));
         w.eps = vec![7, 8, 9];
+        // The first read, and those that come late, poll all.
+        assert_eq!(w.next_turn(), (2, 3));
         let orders: Vec<Vec<u32>> = (0..3)
             .map(|_| {
-                let turn = w.next_turn();
+                w.last_read = now();
+                let (turn, some) = w.next_turn();
+                assert!(some == IN_TURN || now() - w.last_read > SOON_NS);
                 (0..).map_while(|i| w.in_turn(turn, i)).collect()
             })
             .collect();
-        assert_eq!(orders, [[8, 9, 7], [9, 7, 8], [7, 8, 9]]);
+        assert_eq!(orders, [[8, 9, 7], [7, 8, 9], [9, 7, 8]]);
         // Fewer endpoints report here than when the turn began.
-        let turn = w.next_turn();
+        let (turn, _) = w.next_turn();
         w.eps.truncate(1);
         assert_eq!(
             (turn, w.in_turn(turn, 0), w.in_turn(turn, 1)),

@@ -63,7 +63,7 @@ fn connected_ep<'a>(s: &'a mut TcpState, id: u32, data: &[u8]) -> Result<&'a mut
     Ok(e)
 }
 
-/// A new connection of an endpoint with `peer`.
+/// A new connection of an endpoint with `peer`. Fails when its socket cannot be watched.
 fn add_conn(
     s: &mut TcpState,
     id: u32,
@@ -71,7 +71,7 @@ fn add_conn(
     stream: Stream,
     peer: Option<SocketAddr>,
     request_data: &[u8],
-) -> u32 {
+) -> Result<u32> {
     let fd = stream.fd();
     let mut c = Conn::new(id, state, Some(stream), Instant::now() + conn::timeout());
     if let Some(peer) = peer {
@@ -79,14 +79,14 @@ fn add_conn(
     }
     let n = s.conns.insert(c);
     let open = state == ConnState::Open;
-    let watched = s.poller.add(fd, u64::from(n), open, !open);
+    if let Err(e) = s.poller.add(fd, u64::from(n), open, !open) {
+        conn::drop_conn(s, n);
+        return Err(e);
+    }
     if let Some(e) = s.eps.get_mut(id) {
         e.msg = Some(MsgState::Conn(n, request_data.to_vec()));
     }
-    if let Err(e) = watched {
-        conn::end(s, n, e, "the connection cannot be watched");
-    }
-    n
+    Ok(n)
 }
 
 /// fi_connect(3). `FI_EINVAL` for an endpoint that has or had a connection, or a request.
@@ -109,7 +109,7 @@ pub(crate) fn connect(s: &mut TcpState, id: u32, to: SocketAddr, data: &[u8]) ->
     })?;
     e.listener = None;
     stream.tune(params::tcp().nodelay);
-    let n = add_conn(s, id, ConnState::Connecting, stream, Some(to), data);
+    let n = add_conn(s, id, ConnState::Connecting, stream, Some(to), data)?;
     s.making.push(n);
     Ok(())
 }
@@ -130,7 +130,7 @@ pub(crate) fn accept(s: &mut TcpState, id: u32, data: &[u8]) -> Result<()> {
         return Err(FI_EINVAL);
     };
     let peer = r.stream.peer_addr();
-    let n = add_conn(s, id, ConnState::Open, r.stream, peer, &[]);
+    let n = add_conn(s, id, ConnState::Open, r.stream, peer, &[])?;
     s.last_active = n;
     // Reported before the answer is sent, after which the peer may send its next request.
     report(s, id, FI_CONNECTED, &[]);

@@ -206,9 +206,10 @@ fn fast_poll_cq(
 ) -> usize {
     let mut n = 0;
     let mut i = 0;
-    let turn = s.cqs.get_mut(id).map_or(0, |c| c.wait.next_turn());
+    let begun = s.cqs.get_mut(id).map(|c| c.wait.next_turn());
+    let (turn, some) = begun.unwrap_or_default();
     while let Some(ep) = s.cqs.get(id).and_then(|c| c.wait.in_turn(turn, i)) {
-        match poll::poll(s, ep, id, i == 0, count - n, |k, e| each(n + k, e)) {
+        match poll::poll(s, ep, id, i < some, count - n, |k, e| each(n + k, e)) {
             PollResult::All(more) => n += more,
             PollResult::More(more) => {
                 n += more;
@@ -219,6 +220,9 @@ fn fast_poll_cq(
             break;
         }
         i += 1;
+    }
+    if let Some(c) = s.cqs.get_mut(id) {
+        c.wait.end_turn();
     }
     n
 }

@@ -56,8 +56,8 @@ pub(crate) enum Wakeup {
 /// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while the
 /// rings are used, and once every `QUIET_INTERVAL` calls when no active ring has had a record in
 /// its last `QUIET_INTERVAL` polls and nothing is outstanding: a poll costs a system call, or a
-/// load from the device's memory. Of endpoints that report to one queue, each read polls the
-/// adapter of one that is idle, in turn.
+/// load from the device's memory. Of endpoints that report to one queue, reads that follow one
+/// another poll the adapters of a few that are idle, in turn.
 const IDLE_POLLS: u32 = 64;
 const IDLE_INTERVAL: u32 = 1024;
 const QUIET_INTERVAL: u32 = 128;
