@@ -20,30 +20,13 @@ static struct fi_cq_err_entry next(void)
 	return end;
 }
 
-static void post(ssize_t (*call)(fi_addr_t to), fi_addr_t to)
+static void post(const char *at, size_t len, fi_addr_t to, struct fi_context2 *context)
 {
 	ssize_t ret;
 
-	while ((ret = call(to)) == -FI_EAGAIN)
+	while ((ret = fi_send(ep, at, len, NULL, to, context)) == -FI_EAGAIN)
 		(void) fi_cq_read(cq, NULL, 0);
 	DO(ret);
-}
-
-static ssize_t broken(fi_addr_t to)
-{
-	static char *at;
-	static struct fi_context2 context;
-
-	if (!at) {
-		at = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		check(at != MAP_FAILED && !mprotect(at + LEN / 2, LEN / 2, PROT_NONE), "mmap");
-	}
-	return fi_send(ep, at, LEN, NULL, to, &context);
-}
-
-static ssize_t whole(fi_addr_t to)
-{
-	return fi_send(ep, buf, SHORT, NULL, to, &contexts[1]);
 }
 
 static int receiver(int fd)
@@ -69,18 +52,20 @@ int main(void)
 	pid_t child;
 	fi_addr_t to;
 	int fd, status;
-	char done;
+	char *broken, done;
 
 	alarm(30);
 	provider = "tcp";
 	child = spawn_peer(receiver, &fd);
 	me = open_all(LEN);
 	to = meet(fd, &me, &other);
-	post(broken, to);
+	broken = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	check(broken != MAP_FAILED && !mprotect(broken + LEN / 2, LEN / 2, PROT_NONE), "mmap");
+	post(broken, LEN, to, &contexts[0]);
 	end = next();
 	check(end.err == FI_EFAULT, "memory that cannot be read: wanted FI_EFAULT");
 	memset(buf, 'w', SHORT);
-	post(whole, to);
+	post(buf, SHORT, to, &contexts[1]);
 	end = next();
 	check(!end.err && end.op_context == &contexts[1], "the next message failed");
 	check(read(fd, &done, 1) == 1, "the receiver has failed");

@@ -3,9 +3,9 @@
 //! in `op_flags`), which are applied here.
 
 use super::ep::EpBody;
-use super::transfer::TransferRequest;
+use super::transfer::{copied, TransferRequest};
 use crate::core::{Info, Result};
-use crate::prov::contract::Domain;
+use crate::prov::contract::{Domain, OptionValue, Poster};
 use crate::types::*;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -29,7 +29,8 @@ impl DefaultFlags {
     }
 }
 
-/// The endpoint whose domain carries calls without flags out, if any.
+/// The endpoint whose domain carries calls without flags out, if any. It follows from the flags
+/// and from whose handle it is; to ask both costs 5 instructions in each call that sends.
 pub(crate) struct PlainEndpoint(AtomicU32);
 
 impl PlainEndpoint {
@@ -50,7 +51,7 @@ impl<D: Domain> EpBody<D> {
     pub(crate) fn with_defaults(mut self, info: &Info) -> EpBody<D> {
         if let Some(t) = &info.tx {
             self.inject_size = t.inject_size;
-            self.set_tx_defaults(Some(t.op_flags).filter(|f| f & FI_INJECT != 0));
+            self.set_endpoint_defaults(t.op_flags);
         }
         self
     }
@@ -58,16 +59,23 @@ impl<D: Domain> EpBody<D> {
     /// Has calls that send, write or read use these flags; `None` leaves them to the domain.
     fn set_tx_defaults(&self, flags: Option<u64>) {
         self.tx_flags.set(flags);
-        let plain = flags.is_none().then(|| self.id().ok()).flatten();
-        let plain = plain.unwrap_or(PlainEndpoint::NONE);
+        let plain = match (flags, self.who) {
+            (None, Poster::Ep(id)) => id,
+            _ => PlainEndpoint::NONE,
+        };
         self.plain_tx.0.store(plain, Relaxed);
+    }
+
+    /// Leaves the flags of an endpoint to its domain, unless they have FI_INJECT.
+    fn set_endpoint_defaults(&self, flags: u64) {
+        self.set_tx_defaults(Some(flags).filter(|f| f & FI_INJECT != 0));
     }
 
     /// FI_SETOPSFLAG of an endpoint.
     pub(super) fn set_op_flags(&self, flags: u64) -> Result<()> {
         self.domain.set_op_flags(self.id()?, flags)?;
         if flags & FI_TRANSMIT != 0 {
-            self.set_tx_defaults(Some(flags & !FI_TRANSMIT).filter(|f| f & FI_INJECT != 0));
+            self.set_endpoint_defaults(flags & !FI_TRANSMIT);
         }
         Ok(())
     }
@@ -97,13 +105,13 @@ pub(super) fn inject<D: Domain, R: TransferRequest>(
     }
     // The options of a provider may bound some kinds below `tx_attr->inject_size`.
     let limit = match b.domain.get_option(b.id()?, R::INJECT_LIMIT) {
-        Ok(crate::prov::contract::OptionValue::Size(n)) => n.min(b.inject_size),
+        Ok(OptionValue::Size(n)) => n.min(b.inject_size),
         _ => b.inject_size,
     };
     match r.lent().filter(|m| m.len() <= limit) {
         Some(mem) => {
             r.common().flags = Some(flags);
-            let copy = super::transfer::copied(&mem)?;
+            let copy = copied(&mem)?;
             r.start_with(&copy, &*b.domain, b.who)
         }
         None => {

@@ -115,8 +115,7 @@ impl WaitSet {
 
     /// Removes a descriptor.
     pub fn remove(&self, fd: i32) {
-        // SAFETY: removal reads no event.
-        unsafe { libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+        let _ = watch(self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
     /// Makes the set readable.

@@ -305,15 +305,7 @@ impl Reactor {
     }
 
     fn forget(&self, fd: i32) {
-        // SAFETY: removal reads no event.
-        unsafe {
-            libc::epoll_ctl(
-                self.epoll.as_raw_fd(),
-                libc::EPOLL_CTL_DEL,
-                fd,
-                core::ptr::null_mut(),
-            )
-        };
+        let _ = watch(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
     /// Wakes the thread after [`TICK`], by which an application that polls has got on with it.
