@@ -29,11 +29,11 @@ HOST := $(shell rustc -vV | sed -n 's/host: //p')
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 PROVIDER := $(BUILD)/provider/libefa-fi.so
-CHECKS := imports two_providers layers write_receives tcp_regions provider_file trust intruder shortage kills bad_input old_nodes counters polled_counters operations peer_death long_messages many_accesses sleepers connections absent_target last_messages collectives efa_ops dmabuf adapter_faults inject gda forks broken_send incast device_memory device_peers other_devices
+CHECKS := imports two_providers layers write_receives tcp_regions provider_file trust intruder shortage kills bad_input old_nodes counters polled_counters operations deferred_work peer_death long_messages many_accesses sleepers connections absent_target last_messages collectives efa_ops dmabuf adapter_faults inject gda forks broken_send incast device_memory device_peers other_devices
 LAYERS := $(patsubst %,$(BUILD)/layers/lib%-fi.so,ext util hook crash broken)
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(PROVIDER) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
-	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
+	$(BUILD)/bin/asan/operations $(BUILD)/bin/asan/deferred_work $(BUILD)/bin/asan/collectives $(BUILD)/bin/asan/random_calls \
 	$(BUILD)/ext/libext-fi.so $(LAYERS) $(BUILD)/bin/hello
 
 $(LIB): $(SOURCES)
@@ -95,8 +95,9 @@ $(BUILD)/bin/scale: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/scale: CFLAGS += -Ifabtests-compat/c -pthread
 $(BUILD)/bin/provider_file: CFLAGS += -rdynamic
 $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/asan/random_calls: fabtests-compat/c/dice.h
-$(patsubst %,$(BUILD)/bin/%,imports two_providers layers write_receives tcp_regions provider_file counters polled_counters operations asan/operations asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/do.h
+$(patsubst %,$(BUILD)/bin/%,imports two_providers layers write_receives tcp_regions provider_file counters polled_counters operations deferred_work asan/operations asan/deferred_work asan/random_calls efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/do.h
 $(patsubst %,$(BUILD)/bin/%,imports two_providers write_receives tcp_regions polled_counters provider_file efa_ops dmabuf adapter_faults inject gda forks device_memory device_peers other_devices): abi-tests/c/alone.h
+$(patsubst %,$(BUILD)/bin/%,operations deferred_work asan/operations asan/deferred_work): abi-tests/c/pair.h
 $(BUILD)/bin/device_memory $(BUILD)/bin/device_peers $(BUILD)/bin/other_devices: abi-tests/c/device.h
 $(BUILD)/bin/asan/%: %.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin/asan

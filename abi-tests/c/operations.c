@@ -2,105 +2,12 @@
 /*
  * Operations beyond plain messages, each with what its man page promises: FI_MULTI_RECV, FI_PEEK,
  * FI_CLAIM and FI_DISCARD, directed receives, FI_FENCE, aliases, shared receive contexts,
- * triggered and deferred operations, counters of memory regions, poll and wait sets, every atomic
- * on every type. Two endpoints of one domain; what needs two processes is in fabtests-compat.
+ * counters of memory regions, poll and wait sets, every atomic on every type. Two endpoints of one
+ * domain; what needs two processes is in fabtests-compat.
  */
 #include <complex.h>
-#include <string.h>
-#include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
-#include <rdma/fi_trigger.h>
-#include "do.h"
-
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
-static char buf[2][1 << 16];
-
-struct side {
-	struct fid_ep *ep;
-	struct fid_cq *tx, *rx;
-	struct fid_cntr *sent, *got, *far;
-	fi_addr_t addr;
-};
-static struct side a, b;
-
-static void open_side(struct side *s, struct fid_ep *srx, enum fi_wait_obj wait,
-		struct fid_wait *set)
-{
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = wait, .wait_set = set };
-	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
-	char name[64];
-	size_t len = sizeof(name);
-
-	DO(0, fi_cq_open(domain, &ca, &s->tx, s));
-	DO(0, fi_cq_open(domain, &ca, &s->rx, s));
-	DO(0, fi_cntr_open(domain, &na, &s->sent, NULL));
-	DO(0, fi_cntr_open(domain, &na, &s->got, NULL));
-	DO(0, fi_cntr_open(domain, &na, &s->far, NULL));
-	DO(0, fi_endpoint(domain, info, &s->ep, NULL));
-	DO(0, fi_ep_bind(s->ep, &av->fid, 0));
-	DO(0, fi_ep_bind(s->ep, &s->tx->fid, FI_TRANSMIT));
-	DO(0, fi_ep_bind(s->ep, &s->rx->fid, FI_RECV));
-	DO(0, fi_ep_bind(s->ep, &s->sent->fid, FI_SEND | FI_WRITE | FI_READ));
-	DO(0, fi_ep_bind(s->ep, &s->got->fid, FI_RECV));
-	DO(0, fi_ep_bind(s->ep, &s->far->fid, FI_REMOTE_WRITE | FI_REMOTE_READ));
-	if (srx)
-		DO(0, fi_ep_bind(s->ep, &srx->fid, 0));
-	DO(0, fi_enable(s->ep));
-	DO(0, fi_getname(&s->ep->fid, name, &len));
-	DO(1, fi_av_insert(av, name, 1, &s->addr, 0, NULL));
-}
-
-static void close_side(struct side *s)
-{
-	DO(0, fi_close(&s->ep->fid));
-	DO(0, fi_close(&s->tx->fid));
-	DO(0, fi_close(&s->rx->fid));
-	DO(0, fi_close(&s->sent->fid));
-	DO(0, fi_close(&s->got->fid));
-	DO(0, fi_close(&s->far->fid));
-}
-
-/* Reads one completion, and progresses both sides meanwhile. */
-static struct fi_cq_tagged_entry take(struct fid_cq *q)
-{
-	struct fi_cq_tagged_entry e;
-	ssize_t n;
-
-	while ((n = fi_cq_read(q, &e, 1)) == -FI_EAGAIN) {
-		(void) fi_cq_read(a.tx, NULL, 0);
-		(void) fi_cq_read(b.tx, NULL, 0);
-	}
-	DO(1, n);
-	return e;
-}
-
-static int take_error(struct fid_cq *q)
-{
-	struct fi_cq_err_entry e = { 0 };
-	struct fi_cq_tagged_entry c;
-
-	while (fi_cq_read(q, &c, 1) != -FI_EAVAIL) {
-		(void) fi_cq_read(a.tx, NULL, 0);
-		(void) fi_cq_read(b.tx, NULL, 0);
-	}
-	DO(1, fi_cq_readerr(q, &e, 0));
-	return e.err;
-}
-
-static void send_tagged(struct side *to, uint64_t tag, size_t len)
-{
-	memset(buf[0], (int) tag, len);
-	DO(0, fi_tsend(a.ep, buf[0], len, NULL, to->addr, tag, NULL));
-	(void) take(a.tx);
-}
+#include "pair.h"
 
 static void multi_recv(void)
 {
@@ -285,161 +192,6 @@ static void injects(void)
 	flags = FI_TRANSMIT;
 	DO(0, fi_control(&a.ep->fid, FI_SETOPSFLAG, &flags));
 	DO(0, fi_close(&mr->fid));
-}
-
-static void triggers(void)
-{
-	struct fi_triggered_context t = { .event_type = FI_TRIGGER_THRESHOLD };
-	struct iovec v = { buf[0], 20 };
-	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = b.addr, .context = &t };
-	struct fi_op_cntr add = { .value = 5 };
-	struct fi_op_msg later = { .msg = m, .flags = FI_COMPLETION };
-	struct fi_deferred_work set = { .op_type = FI_OP_CNTR_SET }, never;
-	struct fi_deferred_work send = { .op_type = FI_OP_SEND };
-	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
-	struct fid_cntr *go, *done;
-
-	DO(0, fi_cntr_open(domain, &na, &go, NULL));
-	DO(0, fi_cntr_open(domain, &na, &done, NULL));
-	t.trigger.threshold.cntr = go;
-	t.trigger.threshold.threshold = 2;
-	for (int i = 0; i < 2; i++)
-		DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
-	DO(0, fi_sendmsg(a.ep, &m, FI_TRIGGER | FI_COMPLETION));
-	DO(0, fi_cntr_add(go, 1));
-	DO(-FI_EAGAIN, fi_cq_read(a.tx, buf[1], 1));
-	DO(0, fi_cntr_add(go, 1));
-	TRUE(take(b.rx).len == 20);
-	TRUE(take(a.tx).op_context == &t);
-	/* Deferred work: counter `go` triggers an add to `done`, which triggers a send. */
-	add.cntr = done;
-	set.triggering_cntr = go;
-	set.threshold = 4;
-	set.op.cntr = &add;
-	later.ep = a.ep;
-	send.triggering_cntr = done;
-	send.threshold = 5;
-	send.completion_cntr = go;
-	send.op.msg = &later;
-	never = send;
-	never.threshold = 1000;
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &set));
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &never));
-	DO(0, fi_control(&domain->fid, FI_CANCEL_WORK, &never));
-	DO(-FI_ENOENT, fi_control(&domain->fid, FI_CANCEL_WORK, &never));
-	DO(0, fi_cntr_read(done));
-	DO(0, fi_cntr_set(go, 4));
-	TRUE(take(b.rx).len == 20);
-	(void) take(a.tx);
-	DO(5, fi_cntr_read(done));
-	DO(0, fi_cntr_wait(go, 5, 10000));
-	DO(0, fi_close(&go->fid));
-	DO(0, fi_close(&done->fid));
-}
-
-/* Triggered operations start in the order of their thresholds, then of their calls. */
-static void thresholds(void)
-{
-	struct fi_triggered_context t[3] = { 0 };
-	struct iovec v = { buf[0], 0 };
-	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = b.addr };
-	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
-	const size_t after[] = { 3, 2, 3 };
-	struct fid_cntr *go;
-
-	DO(0, fi_cntr_open(domain, &na, &go, NULL));
-	for (int i = 0; i < 3; i++) {
-		t[i].event_type = FI_TRIGGER_THRESHOLD;
-		t[i].trigger.threshold.cntr = go;
-		t[i].trigger.threshold.threshold = after[i];
-		v.iov_len = (size_t) i + 10;
-		m.context = &t[i];
-		DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
-		DO(0, fi_sendmsg(a.ep, &m, FI_TRIGGER | FI_COMPLETION));
-	}
-	DO(0, fi_cntr_add(go, 5));
-	TRUE(take(b.rx).len == 11);
-	TRUE(take(b.rx).len == 10);
-	TRUE(take(b.rx).len == 12);
-	for (int i = 0; i < 3; i++)
-		(void) take(a.tx);
-	DO(0, fi_close(&go->fid));
-}
-
-/* Deferred work: what counts its end, what starts it, and whom it reaches. */
-static void work_ends(void)
-{
-	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
-	struct iovec v = { buf[0], 20 }, into = { buf[1], 100 };
-	struct fi_op_msg out = { .ep = a.ep, .flags = 0 }, in = { .ep = b.ep };
-	struct fi_deferred_work recv = { .op_type = FI_OP_RECV }, send = { .op_type = FI_OP_SEND };
-	struct fi_triggered_context t = { .event_type = FI_TRIGGER_THRESHOLD };
-	uint64_t sent = fi_cntr_read(a.sent), got = fi_cntr_read(b.got);
-	struct fi_cq_tagged_entry none;
-	struct side gone, other;
-	struct fid_cntr *go, *done;
-
-	DO(0, fi_cntr_open(domain, &na, &go, NULL));
-	DO(0, fi_cntr_open(domain, &na, &done, NULL));
-	out.msg = (struct fi_msg) { .msg_iov = &v, .iov_count = 1, .addr = b.addr, .context = &out };
-	in.msg = (struct fi_msg) { .msg_iov = &into, .iov_count = 1, .addr = FI_ADDR_UNSPEC };
-	send.triggering_cntr = recv.triggering_cntr = go;
-	send.completion_cntr = recv.completion_cntr = done;
-	send.op.msg = &out;
-	recv.op.msg = &in;
-	/* Its counter alone counts it. */
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &recv));
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
-	while (fi_cntr_read(done) < 2)
-		(void) fi_cq_read(b.rx, NULL, 0);
-	DO(-FI_EAGAIN, fi_cq_read(a.tx, &none, 1));
-	DO(-FI_EAGAIN, fi_cq_read(b.rx, &none, 1));
-	DO(sent, fi_cntr_read(a.sent));
-	DO(got, fi_cntr_read(b.got));
-	/* With FI_COMPLETION the endpoint reports it, too; a counter that is both counts it once. */
-	out.flags = FI_COMPLETION;
-	send.completion_cntr = a.sent;
-	DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
-	TRUE(take(a.tx).op_context == &out);
-	TRUE(take(b.rx).len == 20);
-	DO(sent + 1, fi_cntr_read(a.sent));
-	/* Errors of the counter start work, but no triggered operation, which can be cancelled. */
-	send.completion_cntr = NULL;
-	send.threshold = 2;
-	t.trigger.threshold.cntr = go;
-	t.trigger.threshold.threshold = 2;
-	in.msg.context = &t;
-	DO(0, fi_recvmsg(b.ep, &in.msg, FI_TRIGGER));
-	DO(0, fi_recv(b.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, &into));
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
-	DO(0, fi_cntr_add(go, 1));
-	DO(-FI_EAGAIN, fi_cq_read(a.tx, &none, 1));
-	DO(0, fi_cntr_adderr(go, 1));
-	TRUE(take(b.rx).op_context == &into);
-	TRUE(take(a.tx).op_context == &out);
-	DO(0, fi_cancel(&b.ep->fid, &t));
-	DO(FI_ECANCELED, take_error(b.rx));
-	DO(0, fi_cancel(&b.ep->fid, &t));
-	DO(-FI_EAGAIN, fi_cq_read(b.rx, &none, 1));
-	/* An address that stands for another endpoint by now is not used. */
-	open_side(&gone, NULL, FI_WAIT_NONE, NULL);
-	out.msg.addr = gone.addr;
-	send.threshold = 3;
-	DO(0, fi_control(&domain->fid, FI_QUEUE_WORK, &send));
-	DO(0, fi_av_remove(av, &gone.addr, 1, 0));
-	open_side(&other, NULL, FI_WAIT_NONE, NULL);
-	TRUE(other.addr == gone.addr);
-	DO(0, fi_recv(other.ep, buf[1], 100, NULL, FI_ADDR_UNSPEC, NULL));
-	DO(0, fi_cntr_add(go, 1));
-	DO(FI_ECANCELED, take_error(a.tx));
-	DO(-FI_EAGAIN, fi_cq_read(other.rx, &none, 1));
-	DO(0, fi_av_remove(av, &other.addr, 1, 0));
-	close_side(&other);
-	close_side(&gone);
-	DO(0, fi_close(&go->fid));
-	DO(0, fi_close(&done->fid));
 }
 
 static void region_counters(void)
@@ -817,29 +569,14 @@ static void budget(void)
 
 int main(void)
 {
-	struct fi_info *hints = fi_allocinfo();
-	struct fi_av_attr aa = { .type = FI_AV_TABLE };
-
 	setenv("FI_EFA_UNEXPECTED_SIZE", "1000000", 1);
-	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_MULTI_RECV | FI_DIRECTED_RECV
-			| FI_RMA_EVENT | FI_TRIGGER | FI_FENCE;
-	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->ep_attr->type = FI_EP_RDM;
-	DO(0, fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
-	DO(0, fi_fabric(info->fabric_attr, &fabric, NULL));
-	DO(0, fi_domain(fabric, info, &domain, NULL));
-	DO(0, fi_av_open(domain, &aa, &av, NULL));
-	open_side(&a, NULL, FI_WAIT_NONE, NULL);
-	open_side(&b, NULL, FI_WAIT_NONE, NULL);
+	open_pair();
 	peek(b.ep, &b);
 	directed();
 	multi_recv();
 	fence();
 	alias();
 	injects();
-	triggers();
-	thresholds();
-	work_ends();
 	region_counters();
 	remote_accesses();
 	poll_set();
@@ -848,13 +585,7 @@ int main(void)
 	wait_set();
 	passed_back();
 	budget();
-	close_side(&a);
-	close_side(&b);
-	DO(0, fi_close(&av->fid));
-	DO(0, fi_close(&domain->fid));
-	DO(0, fi_close(&fabric->fid));
-	fi_freeinfo(info);
-	fi_freeinfo(hints);
+	close_pair();
 	printf("every operation does what it says\n");
 	return EXIT_SUCCESS;
 }

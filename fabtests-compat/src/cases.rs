@@ -379,6 +379,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "polled_counters efa",
         "polled_counters efa-direct",
         "operations",
+        "deferred_work",
         "bad_input",
         "peer_death",
         "peer_death forked",
@@ -418,6 +419,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "intruder 5",
         "asan/bad_input",
         "asan/operations",
+        "asan/deferred_work",
         "asan/peer_death",
         "asan/collectives",
         "asan/random_calls 60",
@@ -426,6 +428,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
     }
     for p in [
         "operations",
+        "deferred_work",
         "sleepers",
         "peer_death",
         "peer_death atomics",

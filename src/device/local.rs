@@ -24,6 +24,9 @@ pub enum Incoming {
     Process(OwnedFd, i32),
 }
 
+/// How often [`send`] asks a kernel that has no memory for a message.
+const SEND_TRIES: u32 = 100;
+
 /// The errno of the last system call.
 pub fn errno() -> Errno {
     std::io::Error::last_os_error()
@@ -165,12 +168,20 @@ pub fn accept(listener: &OwnedFd) -> Result<Incoming> {
     })
 }
 
-/// Sends a message; `false` when it cannot be sent now.
+/// Sends a message; `false` when it cannot be sent now: the other side has to read first, or is
+/// gone. A kernel that has no memory for the message is asked again, up to [`SEND_TRIES`] times:
+/// no event would say when to repeat it.
 pub fn send(fd: &OwnedFd, bytes: &[u8]) -> bool {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: as many bytes are sent as there are.
-    let n = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    n == bytes.len() as isize
+    for _ in 0..SEND_TRIES {
+        // SAFETY: as many bytes are sent as there are.
+        let n = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        if n >= 0 || !matches!(errno(), libc::ENOBUFS | libc::ENOMEM) {
+            return n == bytes.len() as isize;
+        }
+        std::thread::yield_now();
+    }
+    false
 }
 
 /// Receives a message and returns its length: 0 when the connection has ended, `None` when no

@@ -113,6 +113,13 @@ pub struct AdapterAttr {
     pub identity: Option<Identity>,
 }
 
+impl AdapterAttr {
+    /// Whether it is an EFA adapter, and not the software adapter.
+    pub fn is_hardware(&self) -> bool {
+        self.identity.is_some()
+    }
+}
+
 /// Limits of a queue pair whose work requests are the application's own operations.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectLimits {

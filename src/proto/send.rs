@@ -106,6 +106,80 @@ impl Tx {
     }
 }
 
+/// How a message is sent by its subprotocol.
+struct SendPlan {
+    kind: RtmKind,
+    rest: Continuation,
+    /// The receiver reads the message, or what follows the runt.
+    reads: bool,
+    /// Bytes that are sent without being asked for: with the first packet, or after it.
+    ahead: u64,
+}
+
+impl SendPlan {
+    /// For the message `msg_id` of `length` bytes, operation `send_id`, exposed as `from` where it
+    /// is read.
+    fn of(
+        way: Subprotocol,
+        (msg_id, send_id): (u32, u32),
+        length: u64,
+        runt: u64,
+        from: Iovs,
+    ) -> SendPlan {
+        let (kind, rest, ahead) = match way {
+            Subprotocol::Eager => (RtmKind::Eager, Continuation::None, length),
+            Subprotocol::Medium => {
+                let runt = 0;
+                let rest = Continuation::Requests { msg_id, runt, from };
+                (RtmKind::Medium { length, offset: 0 }, rest, length)
+            }
+            Subprotocol::LongCts => {
+                let credits = DATA_WINDOW;
+                let kind = RtmKind::LongCts {
+                    length,
+                    send_id,
+                    credits,
+                };
+                (kind, Continuation::Cleared, length)
+            }
+            Subprotocol::LongRead => {
+                let kind = RtmKind::LongRead {
+                    length,
+                    send_id,
+                    from,
+                };
+                (kind, Continuation::Read { msg_id }, 0)
+            }
+            Subprotocol::RuntRead => {
+                let kind = RtmKind::RuntRead {
+                    length,
+                    send_id,
+                    offset: 0,
+                    runt,
+                    from,
+                };
+                (kind, Continuation::Requests { msg_id, runt, from }, runt)
+            }
+        };
+        SendPlan {
+            kind,
+            rest,
+            reads: matches!(way, Subprotocol::LongRead | Subprotocol::RuntRead),
+            ahead,
+        }
+    }
+
+    /// How many bytes count as sent after the `first`, and up to where data may be sent. Bytes that
+    /// the peer reads count as sent.
+    fn progress(&self, first: u64, length: u64) -> (u64, u64) {
+        match self.rest {
+            Continuation::None | Continuation::Cleared => (first, first),
+            _ if first < self.ahead => (first, self.ahead),
+            _ => (length, length),
+        }
+    }
+}
+
 impl Endpoint {
     /// Sends a message. `FI_EAGAIN` when the adapter has no room, `FI_EMSGSIZE` for injected data
     /// that does not fit into one packet.
@@ -114,8 +188,7 @@ impl Endpoint {
             return Err(FI_EAGAIN);
         }
         let opt = self.opt(a.peer, a.cq_data);
-        let p = self.peers.get(a.peer);
-        let (msg_id, theirs) = (p.next_msg_id, p.features);
+        let msg_id = self.peers.get(a.peer).next_msg_id;
         let mut tx = Tx::new(a.ctx, a.peer, a.len);
         (tx.tag, tx.cq_data, tx.receipt) = (a.tag, a.cq_data, a.receipt);
         let id = self.txs.insert(tx);
@@ -130,78 +203,20 @@ impl Endpoint {
         let mut head = [0u8; HEADER_MAX];
         let mut n = Repr::Rtm(rtm).emit(None, &mut head);
         let eager = self.cfg.mtu.saturating_sub(n) as u64;
-        let mut way = self
-            .cfg
-            .policy
-            .message(a.len, eager, self.cfg.features, theirs);
-        let mut from = Iovs::default();
-        if !matches!(way, Subprotocol::Eager | Subprotocol::LongRead)
-            && !a.inject
-            && port.prefers_read(a.peer)
-        {
-            way = Subprotocol::LongRead;
-        }
-        if matches!(way, Subprotocol::LongRead | Subprotocol::RuntRead) {
-            match port.expose(a.ctx) {
-                Some(v) => from = v,
-                None => way = Subprotocol::LongCts,
-            }
-        }
+        let (way, from) = self.subprotocol(a, eager, port);
         if way != Subprotocol::Eager && a.inject {
             self.txs.remove(id);
             return Err(FI_EMSGSIZE);
         }
-        let length = a.len;
-        let runt = self.cfg.policy.runt.min(length);
-        let (kind, rest) = match way {
-            Subprotocol::Eager => (RtmKind::Eager, Continuation::None),
-            Subprotocol::Medium => (
-                RtmKind::Medium { length, offset: 0 },
-                Continuation::Requests {
-                    msg_id,
-                    runt: 0,
-                    from,
-                },
-            ),
-            Subprotocol::LongCts => (
-                RtmKind::LongCts {
-                    length,
-                    send_id: id,
-                    credits: DATA_WINDOW,
-                },
-                Continuation::Cleared,
-            ),
-            Subprotocol::LongRead => (
-                RtmKind::LongRead {
-                    length,
-                    send_id: id,
-                    from,
-                },
-                Continuation::Read { msg_id },
-            ),
-            Subprotocol::RuntRead => (
-                RtmKind::RuntRead {
-                    length,
-                    send_id: id,
-                    offset: 0,
-                    runt,
-                    from,
-                },
-                Continuation::Requests { msg_id, runt, from },
-            ),
-        };
-        let reads = matches!(way, Subprotocol::LongRead | Subprotocol::RuntRead);
-        rtm.kind = kind;
+        let runt = self.cfg.policy.runt.min(a.len);
+        let plan = SendPlan::of(way, (msg_id, id), a.len, runt, from);
         if way != Subprotocol::Eager {
-            rtm.receipt = rtm.receipt.filter(|_| !reads);
+            rtm.kind = plan.kind;
+            rtm.receipt = rtm.receipt.filter(|_| !plan.reads);
             n = Repr::Rtm(rtm).emit(None, &mut head);
         }
         let room = self.cfg.mtu.saturating_sub(n) as u64;
-        let first = match way {
-            Subprotocol::LongRead => 0,
-            Subprotocol::RuntRead => runt.min(room),
-            _ => length.min(room),
-        };
+        let first = plan.ahead.min(room);
         let load = body(a.ctx, 0, first);
         let sent = port.send(a.peer, head.get(..n).unwrap_or(&[]), load, Token::Tx(id));
         if !sent {
@@ -213,20 +228,13 @@ impl Endpoint {
         let Some(t) = self.txs.get_mut(id) else {
             return Ok(());
         };
-        t.rest = rest;
-        t.awaits = match (reads, a.receipt) {
+        t.rest = plan.rest;
+        t.awaits = match (plan.reads, a.receipt) {
             (true, _) => AckKind::EndOfRead,
             (false, true) => AckKind::Receipt,
             (false, false) => AckKind::None,
         };
-        (t.sent, t.window) = match way {
-            Subprotocol::Medium => (first, length),
-            Subprotocol::LongRead => (length, length),
-            // Bytes that the peer reads count as sent: only the runt is left to send.
-            Subprotocol::RuntRead if first < runt => (first, runt),
-            Subprotocol::RuntRead => (length, length),
-            _ => (first, first),
-        };
+        (t.sent, t.window) = plan.progress(first, a.len);
         if t.sent < t.window {
             t.ready = true;
             self.ready.push_back(id);
@@ -235,10 +243,34 @@ impl Endpoint {
             t.expecting = true;
             port.expect(a.peer, true);
         }
-        if way == Subprotocol::Medium || way == Subprotocol::RuntRead {
+        if matches!(plan.rest, Continuation::Requests { .. }) {
             self.push_data(port);
         }
         Ok(())
+    }
+
+    /// The subprotocol of a message of which one packet holds `eager` bytes, and the memory that
+    /// the peer reads.
+    fn subprotocol(
+        &mut self,
+        a: &SendArgs,
+        eager: u64,
+        port: &mut impl Port,
+    ) -> (Subprotocol, Iovs) {
+        let theirs = self.peers.get(a.peer).features;
+        let policy = &self.cfg.policy;
+        let way = match policy.message(a.len, eager, self.cfg.features, theirs) {
+            way @ (Subprotocol::Eager | Subprotocol::LongRead) => way,
+            _ if !a.inject && port.prefers_read(a.peer) => Subprotocol::LongRead,
+            way => way,
+        };
+        match way {
+            Subprotocol::LongRead | Subprotocol::RuntRead => match port.expose(a.ctx) {
+                Some(from) => (way, from),
+                None => (Subprotocol::LongCts, Iovs::default()),
+            },
+            _ => (way, Iovs::default()),
+        }
     }
 
     /// The peer clears `length` more bytes of an operation.

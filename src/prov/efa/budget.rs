@@ -46,7 +46,7 @@ pub(super) fn watch(s: &mut State, id: u32) {
     let unmatched = || q.posted() == 0 && !parts();
     let times = |n: usize| budget.saturating_mul(n);
     // An EFA adapter fills every posted buffer: only the peers of this host can be held there.
-    let hears = s.dev.attr().identity.is_none();
+    let hears = !s.dev.attr().is_hardware();
     let can = hears || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());
     let all = match before {
         _ if !can => false,

@@ -251,9 +251,9 @@ fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
         }
         return;
     }
-    let direct = kind == Kind::Direct && d.identity.is_some();
+    let direct = kind == Kind::Direct && d.is_hardware();
     let old = q.api < version(1, 18);
-    let reads = d.caps.rdma_read && params::efa().uses_device_rdma() && d.identity.is_some();
+    let reads = d.caps.rdma_read && params::efa().uses_device_rdma() && d.is_hardware();
     if (direct || old) && !hmem::peer_to_peer() || old && !reads {
         crate::info_log!(
             FI_LOG_FABRIC,
@@ -402,7 +402,7 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
         let mut rdm = rdm_info(&dev);
         collective(&mut rdm, q.hints);
         let mut dgram = dgram_info(&dev);
-        if dev.identity.is_some() {
+        if dev.is_hardware() {
             hardware(&mut rdm, &dev);
             hardware(&mut dgram, &dev);
         } else {
@@ -460,7 +460,7 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
         .fabric
         .as_ref()
         .is_some_and(|f| f.name.as_deref() == Some(DIRECT));
-    if d.identity.is_none() && !direct {
+    if !d.is_hardware() && !direct {
         fit_mr_mode(i, q);
     }
     if let Some(h) = q.hints {

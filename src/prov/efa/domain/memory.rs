@@ -82,7 +82,7 @@ impl MemoryRegions for EfaDomain {
             None => dev.reg_mr(mem, access, Some(wanted))?,
             Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
         };
-        if self.direct() && dev.attr().identity.is_some() && dev.lkey(key).is_none() {
+        if self.direct() && dev.attr().is_hardware() && dev.lkey(key).is_none() {
             // efa-direct copies nothing. The log says why the adapter cannot access the memory.
             dev.dereg_mr(key)?;
             return Err(FI_EOPNOTSUPP);
@@ -93,7 +93,7 @@ impl MemoryRegions for EfaDomain {
             !within || !out && dev.lkey(key).is_none()
         };
         let device = mem.pieces().map(|p| p.kind()).find(|k| *k != MemKind::Host);
-        let in_place = self.direct() && dev.attr().identity.is_some();
+        let in_place = self.direct() && dev.attr().is_hardware();
         if let Some(kind) = device.filter(|k| !in_place && uncopied(*k)) {
             dev.dereg_mr(key)?;
             crate::warn_log!(

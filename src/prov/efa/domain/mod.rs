@@ -120,7 +120,7 @@ impl Domain for EfaDomain {
             Err(FI_ENODEV) => return Err(unknown()),
             d => d?,
         };
-        let hardware = dev.attr().identity.is_some();
+        let hardware = dev.attr().is_hardware();
         let auto = info
             .domain
             .as_ref()

@@ -3,7 +3,7 @@
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::any::{count, ExternalCounter};
-use crate::device::{Device, Events, QueuePair, RawQp};
+use crate::device::{Caps, Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
@@ -12,11 +12,13 @@ use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
 use crate::prov::efa::select::Routes;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::CntrKind;
+use crate::prov::reports::cq::Cq;
 use crate::prov::reports::endpoint::check_cntr_kinds;
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::extra;
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// Bytes of out-of-order messages that are kept, whatever the budget for unexpected messages: a
@@ -34,7 +36,7 @@ const COMPLETIONS: usize = 12_288;
 
 /// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
 /// becomes readable when it has something to do.
-pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
+pub(crate) fn enable(s: &mut State, id: u32) -> Result<RawFd> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if ep.enabled() {
         return Err(FI_EOPBADSTATE);
@@ -88,25 +90,16 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     let wanted = ep.uses_rdma();
     (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
     ep.homogeneous = caps.homogeneous;
-    let features = [
-        (caps.unsolicited, extra::UNSOLICITED_WRITE_RECV),
-        (ep.rdma_read, extra::RDMA_READ),
-        (ep.rdma_write, extra::RDMA_WRITE),
-    ];
-    let features = features.iter().filter(|(on, _)| *on).map(|(_, f)| f);
-    let features = features.fold(0, |all, f| all | f);
     let proto = proto::Endpoint::new(proto::Config {
         id,
         mtu: s.dev.attr().mtu,
         raw_addr: addr::to_raw(&qp.addr()),
-        device_version: s
-            .dev
-            .attr()
-            .identity
-            .as_ref()
-            .map_or(SOFT_VERSION, |i| i.device),
+        device_version: match &s.dev.attr().identity {
+            Some(i) => i.device,
+            None => SOFT_VERSION,
+        },
         connid: qp.addr().qkey,
-        features,
+        features: features(ep, &caps),
         hmem_p2p: (ep.caps & FI_HMEM != 0).then_some(!ep.opts.copies_device_memory()),
         policy: Policy::from_params(s.dev.attr().max_rdma),
         early_max: s.budget.max(IN_FLIGHT_MAX),
@@ -148,18 +141,34 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<i32> {
     if let Some(a) = s.avs.get_mut(av) {
         a.users += 1;
     }
-    for b in [ep.tx, ep.rx].into_iter().flatten() {
-        if let Some(c) = s.cqs.get_mut(b.cq) {
-            c.wait.attach(id, fd);
-        }
-    }
-    let cntrs = ep.cntrs.each().map(|(_, c)| c);
-    for c in cntrs.chain(ep.counted.iter().copied()) {
-        if let Some(c) = s.cntrs.get_mut(c) {
-            c.wait.attach(id, fd);
-        }
-    }
+    attach_waits(ep, &mut s.cqs, &mut s.cntrs, id, fd);
     Ok(fd)
+}
+
+/// What this endpoint offers to peers, as bits of [`extra`].
+fn features(ep: &Ep, caps: &Caps) -> u64 {
+    let all = [
+        (caps.unsolicited, extra::UNSOLICITED_WRITE_RECV),
+        (ep.rdma_read, extra::RDMA_READ),
+        (ep.rdma_write, extra::RDMA_WRITE),
+    ];
+    let on = all.iter().filter(|(on, _)| *on);
+    on.fold(0, |all, (_, f)| all | f)
+}
+
+/// Whoever waits for the endpoint's queues or counters, waits for the endpoint's descriptor.
+fn attach_waits(ep: &Ep, cqs: &mut Slab<Cq>, cntrs: &mut Slab<Cntr>, id: u32, fd: RawFd) {
+    for b in [ep.tx, ep.rx].into_iter().flatten() {
+        if let Some(c) = cqs.get_mut(b.cq) {
+            c.wait.attach(id, fd);
+        }
+    }
+    let bound = ep.cntrs.each().map(|(_, c)| c);
+    for c in bound.chain(ep.counted.iter().copied()) {
+        if let Some(c) = cntrs.get_mut(c) {
+            c.wait.attach(id, fd);
+        }
+    }
 }
 
 /// Binds a counter to kinds of events, before fi_enable or after it (as Sandia OpenSHMEM does).

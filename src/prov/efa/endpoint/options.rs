@@ -126,7 +126,7 @@ impl Options {
     pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
         self.rdma_read = d.caps.rdma_read;
-        self.hardware = d.identity.is_some();
+        self.hardware = d.is_hardware();
         self.device_rdma = self.rdma_read;
         if kind == Kind::Rdm && self.rnr_limit {
             self.rnr_retry = RNR_RETRY_OF_PACKETS;

@@ -46,11 +46,7 @@ impl AtomicRoom {
     pub(crate) fn of(dev: &AdapterAttr) -> AtomicRoom {
         AtomicRoom {
             mtu: dev.mtu,
-            widest: if dev.identity.is_some() {
-                8
-            } else {
-                usize::MAX
-            },
+            widest: if dev.is_hardware() { 8 } else { usize::MAX },
         }
     }
 }

@@ -6,18 +6,20 @@ use crate::core::{memory, Result};
 use crate::device::QueuePair;
 use crate::proto::{self, CancelOutcome, PeekResult, Place, RecvArgs, RecvEntry, ANY};
 use crate::prov::contract::{Call, Entry, Poster, RecvBuffer, RecvReq};
+use crate::prov::efa::av::Av;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
 use crate::prov::efa::ops::deferred::cancel_triggered;
 use crate::prov::efa::ops::{direct, short_op, UserOp, SRX_OWNER};
 use crate::prov::efa::ops::{live_port, tag_fits};
+use crate::prov::efa::peers::Peers;
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{reported, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::endpoint::{push_cancelled, push_peek};
 use crate::prov::reports::flags::{known, RECV_FLAGS};
-use crate::prov::reports::reports_call;
+use crate::prov::reports::{reports_call, CqBinding};
 use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
@@ -102,55 +104,86 @@ fn recv_plain<M: RecvBuffer, C: Call>(
     q.post_entry(from, r.tag, what).map(Ok)
 }
 
-/// As [`recv`], any receive.
-pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
-    known(r.common.flags, RECV_FLAGS, "fi_recvmsg")?;
-    if memory::short() {
-        return Err(FI_EAGAIN);
-    }
-    let (rxq, src, report, default, min_multi) = match by {
+/// Where a receive is posted, and what holds for every receive there.
+struct Destination {
+    rxq: u32,
+    /// The peer it is directed at, or [`ANY`].
+    src: u32,
+    /// Whether successes are reported.
+    report: Option<CqBinding>,
+    default_flags: u64,
+    min_multi: usize,
+    /// The owner of its operation record: what is in the queue of a shared context stays there
+    /// when an endpoint is closed.
+    owner: u32,
+}
+
+/// The queue of an endpoint or of a shared receive context, for the receive `r`.
+fn destination(s: &mut State, by: Poster, r: &RecvReq) -> Result<Destination> {
+    match by {
         Poster::Ep(id) => {
             let ep = s.eps.get(id).ok_or(FI_EBADF)?;
             if !ep.enabled() {
                 return Err(FI_EOPBADSTATE);
             }
             tag_fits(ep.caps, r.tag.map(|(tag, _)| tag))?;
-            // Without FI_DIRECTED_RECV the source is not looked at (fi_msg(3)).
-            let src = if r.src == FI_ADDR_UNSPEC || ep.caps & FI_DIRECTED_RECV == 0 {
-                ANY
-            } else {
-                let av = ep.av.and_then(|a| s.avs.get(a)).ok_or(FI_ENOAV)?;
-                av.peer(r.src, &mut s.peers)?
-            };
-            (ep.rxq, src, ep.rx, ep.rx_flags, ep.opts.min_multi_recv)
+            let av = ep.av.and_then(|a| s.avs.get(a));
+            Ok(Destination {
+                rxq: ep.rxq,
+                src: source(av, &mut s.peers, ep.caps, r.src)?,
+                report: ep.rx,
+                default_flags: ep.rx_flags,
+                min_multi: ep.opts.min_multi_recv,
+                owner: ep.srx.map_or(id, |x| SRX_OWNER | x),
+            })
         }
         Poster::Srx(id) => {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
-            let src = if r.src == FI_ADDR_UNSPEC || x.caps & FI_DIRECTED_RECV == 0 {
-                ANY
-            } else {
-                let user = answering(by, s).ok().and_then(|id| s.eps.get(id));
-                let av = user.and_then(|e| s.avs.get(e.av?)).ok_or(FI_ENOAV)?;
-                av.peer(r.src, &mut s.peers)?
-            };
-            let all = crate::prov::reports::CqBinding::everything();
-            (x.rxq, src, Some(all), x.rx_flags, x.min_multi_recv)
+            let user = answering(by, s).ok().and_then(|id| s.eps.get(id));
+            let av = user.and_then(|e| s.avs.get(e.av?));
+            Ok(Destination {
+                rxq: x.rxq,
+                src: source(av, &mut s.peers, x.caps, r.src)?,
+                report: Some(CqBinding::everything()),
+                default_flags: x.rx_flags,
+                min_multi: x.min_multi_recv,
+                owner: SRX_OWNER | id,
+            })
         }
-    };
-    let flags = r.common.flags_or(default);
+    }
+}
+
+/// The peer that a receive is directed at: without FI_DIRECTED_RECV the source is not looked at
+/// (fi_msg(3)).
+fn source(av: Option<&Av>, peers: &mut Peers, caps: u64, src: fi_addr_t) -> Result<u32> {
+    if src == FI_ADDR_UNSPEC || caps & FI_DIRECTED_RECV == 0 {
+        return Ok(ANY);
+    }
+    av.ok_or(FI_ENOAV)?.peer(src, peers)
+}
+
+/// As [`recv`], any receive.
+pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
+    known(r.common.flags, RECV_FLAGS, "fi_recvmsg")?;
+    if memory::short() {
+        return Err(FI_EAGAIN);
+    }
+    let to = destination(s, by, r)?;
+    let flags = r.common.flags_or(to.default_flags);
     let (tag, ignore) = r.tag.unwrap_or((0, 0));
+    // Tagged buffers would need FI_TAGGED_MULTI_RECV, which is not offered.
+    let multi = r.tag.is_none() && flags & FI_MULTI_RECV != 0;
     let mut args = RecvArgs {
-        src,
+        src: to.src,
         ctx: proto::NO_CTX,
         len: r.mem.len() as u64,
         tagged: r.tag.is_some(),
         tag,
         ignore,
-        // Tagged buffers would need FI_TAGGED_MULTI_RECV, which is not offered.
-        multi: (r.tag.is_none() && flags & FI_MULTI_RECV != 0).then_some(min_multi as u64),
+        multi: multi.then_some(to.min_multi as u64),
     };
     let asked = r.common.flags.unwrap_or(0) & (FI_PEEK | FI_CLAIM | FI_DISCARD);
-    if asked & FI_DISCARD != 0 && asked & (FI_PEEK | FI_CLAIM) == 0 {
+    if asked == FI_DISCARD {
         crate::warn_log!(
             FI_LOG_EP_DATA,
             "fi_recvmsg: FI_DISCARD: wanted together with FI_PEEK or FI_CLAIM"
@@ -159,65 +192,55 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     }
     if asked & FI_PEEK != 0 {
         let id = answering(by, s)?;
-        return peek(s, id, rxq, &args, r, asked);
+        return peek(s, id, to.rxq, &args, r, asked);
     }
     let claimed = match asked & FI_CLAIM {
         0 => None,
-        _ => {
-            let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
-            match q.claimed(r.common.context) {
-                Some(u) => Some(u),
-                None => {
-                    crate::warn_log!(
-                        FI_LOG_EP_DATA,
-                        "fi_recvmsg: FI_CLAIM: no message was claimed with this context"
-                    );
-                    return Err(FI_EINVAL);
-                }
-            }
-        }
+        _ => Some(claimed(s, to.rxq, r)?),
     };
-    if asked & FI_DISCARD != 0 {
-        if let Some(u) = claimed {
-            let found = u.peeked();
-            start(s, Place::nowhere(), &u);
-            report_peek(s, answering(by, s)?, &args, r, Some(found));
-        }
+    if let (Some(u), true) = (&claimed, asked & FI_DISCARD != 0) {
+        let found = u.peeked();
+        start(s, Place::nowhere(), u);
+        report_peek(s, answering(by, s)?, &args, r, Some(found));
         return Ok(());
     }
-    let shared = match by {
-        Poster::Ep(id) => s.eps.get(id).and_then(|ep| ep.srx),
-        Poster::Srx(id) => Some(id),
-    };
-    // What is in the queue of a shared context stays there when an endpoint is closed.
-    let owner = match (shared, by) {
-        (Some(id), _) | (None, Poster::Srx(id)) => SRX_OWNER | id,
-        (None, Poster::Ep(id)) => id,
-    };
     let kind = if r.tag.is_some() { FI_TAGGED } else { FI_MSG };
     let done = Completion {
         context: r.common.context,
         len: r.mem.len(),
         flags: (FI_RECV | kind) as u32,
-        peer: src,
-        report: reported(reports_call(report, flags, &r.common)),
+        peer: to.src,
+        report: reported(reports_call(to.report, flags, &r.common)),
         remote: RemoteAddr { addr: 0, key: tag },
     };
-    let mut op = UserOp::new(owner, r.mem, done);
-    op.multi = args.multi.is_some();
+    let mut op = UserOp::new(to.owner, r.mem, done);
+    op.multi = multi;
     op.work = r.common.work;
     args.ctx = s.ops.insert(op);
     if let Poster::Ep(id) = by {
         if s.eps.get(id).is_some_and(|ep| ep.kind != Kind::Rdm) {
-            return raw_recv(s, id, rxq, &args);
+            return raw_recv(s, id, to.rxq, &args);
         }
     }
-    let whole = Place::whole(args.ctx, args.len);
-    if let Some(u) = claimed {
-        start(s, whole, &u);
-        return Ok(());
+    match claimed {
+        Some(u) => {
+            start(s, Place::whole(args.ctx, args.len), &u);
+            Ok(())
+        }
+        None => post(s, to.rxq, &args),
     }
-    post(s, rxq, &args)
+}
+
+/// The message that a peek has claimed for the context of `r`.
+fn claimed(s: &mut State, rxq: u32, r: &RecvReq) -> Result<proto::UnexpectedMessage> {
+    let q = s.rxqs.get_mut(rxq).ok_or(FI_EBADF)?;
+    q.claimed(r.common.context).ok_or_else(|| {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_recvmsg: FI_CLAIM: no message was claimed with this context"
+        );
+        FI_EINVAL
+    })
 }
 
 /// Posts a receive that has an operation record, at an endpoint without protocol.
