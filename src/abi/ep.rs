@@ -411,7 +411,7 @@ entry! {
 }
 
 impl<D: Domain> Tables<D> {
-    pub(crate) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+    const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
         cancel: Some(cancel::<D>),
         getopt: Some(getopt::<D>),
@@ -478,11 +478,6 @@ entry! {
     ) -> c_int = "fi_join" {
         collective::join(b, &to.0, to.1, out, context)
     }
-}
-
-/// The table of endpoint operations, for a shared transmit context.
-pub(crate) fn ep_ops<D: Domain>() -> *mut fi_ops_ep {
-    table(Tables::<D>::EP_OPS)
 }
 
 impl<D: Domain> Tables<D> {

@@ -8,9 +8,11 @@ use super::entry::{entry, ControlArg, OutParam};
 use super::ep::{new_ep, EpBody};
 use super::handles::AnyObject;
 use super::object::*;
+use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
+use core::mem::size_of;
 use std::sync::Arc;
 
 entry! {
@@ -84,7 +86,7 @@ entry! {
     ) -> c_int = "fi_stx_context" {
         let f = fid_stx {
             fid: new_fid(FI_CLASS_STX_CTX, context, Tables::<D>::STX_FI_OPS),
-            ops: super::ep::ep_ops::<D>(),
+            ops: table(STX_OPS),
         };
         let b = StxBody {
             _domain: Arc::clone(domain),
@@ -93,6 +95,49 @@ entry! {
         Ok(())
     }
 }
+
+entry! {
+    fn stx_cancel(_stx: fid_t, _context: *mut c_void) -> isize = "fi_cancel" {
+        Result::<()>::Err(FI_ENOSYS)
+    }
+}
+
+entry! {
+    fn stx_getopt(
+        _stx: fid_t,
+        _level: c_int,
+        _name: c_int,
+        _value: *mut c_void,
+        _len: *mut usize,
+    ) -> c_int = "fi_getopt" {
+        Result::<()>::Err(FI_ENOPROTOOPT)
+    }
+}
+
+entry! {
+    fn stx_setopt(
+        _stx: fid_t,
+        _level: c_int,
+        _name: c_int,
+        _value: *const c_void,
+        _len: usize,
+    ) -> c_int = "fi_setopt" {
+        Result::<()>::Err(FI_ENOPROTOOPT)
+    }
+}
+
+/// A shared transmit context has no operations and no options.
+const STX_OPS: &fi_ops_ep = &fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: Some(stx_cancel),
+    getopt: Some(stx_getopt),
+    setopt: Some(stx_setopt),
+    tx_ctx: None,
+    rx_ctx: None,
+    rx_size_left: None,
+    tx_size_left: None,
+    export_xpu: None,
+};
 
 close! {
     fn stx_close<D: Domain>(_b: StxBody<D> as fid_stx) {

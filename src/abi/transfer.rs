@@ -5,10 +5,10 @@
 //! only an entry point makes one, of arguments whose caller lends the memory until completion, or,
 //! for an injecting call, until it returns.
 
-use super::cntr::CntrBody;
 use super::default_flags::inject;
 use super::entry::FromC;
 use super::ep::EpBody;
+use super::work::counter;
 use crate::core::Result;
 pub(crate) use crate::hmem::device_memory_expected;
 use crate::hmem::{InjectBuf, MemKind, Piece, UserMem};
@@ -385,10 +385,10 @@ fn triggered<D: Domain, R: TransferRequest>(b: &EpBody<D>, mut r: R) -> Result<(
         );
         return Err(FI_ENOSYS);
     }
-    // SAFETY: the application names an open counter.
-    let cntr: &CntrBody<D> = unsafe { FromC::from_c(threshold.cntr)? };
+    // SAFETY: the application names an object.
+    let cntr = unsafe { counter(&b.domain, threshold.cntr, "FI_TRIGGER")? };
     let t = Trigger {
-        cntr: cntr.id,
+        cntr,
         threshold: threshold.threshold as u64,
         ep: own(b.who)?,
         op: r.defer(),
@@ -398,7 +398,12 @@ fn triggered<D: Domain, R: TransferRequest>(b: &EpBody<D>, mut r: R) -> Result<(
     Ok(())
 }
 
-/// Runs `f` with the data of a `*msg` call: a copy if its FI_INJECT asks for one.
+/// No endpoint injects more: what is longer is refused before it is copied. An endpoint's own
+/// limit (`tx_attr->inject_size`) is smaller.
+const INJECT_MOST: usize = 16 << 20;
+
+/// Runs `f` with the data of a `*msg` call: a copy if its FI_INJECT asks for one. `FI_EMSGSIZE`
+/// for more than any endpoint injects.
 pub(crate) fn with_data<T>(
     mem: UserMem,
     flags: u64,
@@ -406,6 +411,14 @@ pub(crate) fn with_data<T>(
 ) -> Result<T> {
     if flags & FI_INJECT == 0 {
         return f(SendData::User(mem));
+    }
+    if mem.len() > INJECT_MOST {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "FI_INJECT with {} bytes: at most tx_attr->inject_size",
+            mem.len()
+        );
+        return Err(FI_EMSGSIZE);
     }
     f(SendData::Inject(copied(&mem)?.as_slice().into()))
 }

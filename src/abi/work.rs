@@ -13,6 +13,9 @@ use crate::types::*;
 use core::ffi::c_int;
 use std::sync::Arc;
 
+/// The command, in log lines.
+const QUEUE: &str = "FI_QUEUE_WORK";
+
 /// Carries a command out; `FI_ENOSYS` for one that is not about work.
 pub(crate) fn control<D: Domain>(d: &Arc<D>, command: c_int, arg: &ControlArg) -> Result<()> {
     match command {
@@ -40,23 +43,20 @@ unsafe fn result_list(f: &fi_msg_fetch) -> Result<ElementBuffers> {
     unsafe { FromC::from_c((f.msg_iov, f.desc, f.iov_count)) }
 }
 
-/// A counter of this domain. `FI_EINVAL` for another object.
+/// A counter of this domain, for the call `what`. `FI_EINVAL` for another object.
 ///
 /// # Safety
 /// The handle is NULL or an object.
-unsafe fn counter<D: Domain>(d: &Arc<D>, c: *mut fid_cntr) -> Result<u32> {
+pub(crate) unsafe fn counter<D: Domain>(d: &Arc<D>, c: *mut fid_cntr, what: &str) -> Result<u32> {
     // SAFETY: as promised by the caller.
     match unsafe { FromC::from_c(c.cast::<fid>())? } {
         AnyObject::Cntr(c) if Arc::ptr_eq(&c.domain, d) => Ok(c.id),
-        _ => Err(not_of_domain("counter")),
+        _ => Err(not_of_domain(what, "counter")),
     }
 }
 
-fn not_of_domain(what: &str) -> Errno {
-    crate::warn_log!(
-        FI_LOG_DOMAIN,
-        "FI_QUEUE_WORK: wanted a {what} of this domain"
-    );
+fn not_of_domain(call: &str, what: &str) -> Errno {
+    crate::warn_log!(FI_LOG_DOMAIN, "{call}: wanted a {what} of this domain");
     FI_EINVAL
 }
 
@@ -65,10 +65,10 @@ fn not_of_domain(what: &str) -> Errno {
 unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Result<Trigger> {
     // SAFETY: as promised by the caller; the member of the union is the one that `op_type` names.
     unsafe {
-        let on = counter(d, w.triggering_cntr)?;
+        let on = counter(d, w.triggering_cntr, QUEUE)?;
         let cntr = match w.completion_cntr.is_null() {
             true => None,
-            false => Some(counter(d, w.completion_cntr)?),
+            false => Some(counter(d, w.completion_cntr, QUEUE)?),
         };
         let end = Some(WorkEnd { cntr });
         macro_rules! keep {
@@ -131,7 +131,7 @@ unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Resu
             FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
                 let o = &*w.op.cntr;
                 let set = w.op_type == FI_OP_CNTR_SET;
-                let changed = counter(d, o.cntr)?;
+                let changed = counter(d, o.cntr, QUEUE)?;
                 return Ok(Trigger {
                     cntr: on,
                     threshold: w.threshold,
@@ -147,7 +147,7 @@ unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Resu
         };
         let id = match FromC::from_c(ep.cast::<fid>())? {
             AnyObject::Ep(e) if Arc::ptr_eq(&e.domain, d) => own(e.who)?,
-            _ => return Err(not_of_domain("endpoint")),
+            _ => return Err(not_of_domain(QUEUE, "endpoint")),
         };
         Ok(Trigger {
             cntr: on,

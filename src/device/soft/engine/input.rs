@@ -249,7 +249,9 @@ impl Engine {
         match h.kind {
             PacketKind::Send => {
                 // A packet that is not full ends a message, for whose end its sender may wait.
-                p.ack_now |= !p.replied && payload.len() < self.cfg.segment;
+                if payload.len() < self.cfg.segment {
+                    p.ack_now |= p.delayed.message_ended(now);
+                }
                 if !room || hold.is_some_and(|held| held(payload)) {
                     r.not_ready(h.psn);
                     return;
@@ -259,7 +261,9 @@ impl Engine {
                 self.deliver((from, peer), data, arena, sink);
             }
             PacketKind::SendPart { op, total, off } => {
-                p.ack_now |= !p.replied && off + len as u32 >= total;
+                if off.saturating_add(len as u32) >= total {
+                    p.ack_now |= p.delayed.message_ended(now);
+                }
                 let part = MessagePart {
                     op,
                     total,
@@ -290,7 +294,9 @@ impl Engine {
                 total,
                 imm,
             } => {
-                p.ack_now |= !p.replied && payload.len() < self.cfg.segment;
+                if payload.len() < self.cfg.segment {
+                    p.ack_now |= p.delayed.message_ended(now);
+                }
                 let counted = imm.is_some() || self.remote_events;
                 // A write that raises an event needs room for the event, as a message does.
                 let held = imm.is_some() && hold.is_some();

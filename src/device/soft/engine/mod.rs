@@ -6,6 +6,7 @@
 //! that holds the engine's lock may drive the engine: the application's inside its calls, or the
 //! adapter's thread when the application is busy elsewhere (see `thread`).
 
+mod delayed_ack;
 mod end;
 mod input;
 mod out;
@@ -32,6 +33,7 @@ use crate::hmem::UserMem;
 use crate::transport::{Completion, Payload, PeerId, Report, Status};
 use crate::types::*;
 use core::ffi::c_void;
+use delayed_ack::DelayedAck;
 use parts::{IncompleteMessages, MessagePart, PacketRun};
 use session::{Session, SessionLookup, SessionState, Sessions};
 use std::collections::{HashMap, VecDeque};
@@ -174,9 +176,7 @@ struct EnginePeer {
     parts: IncompleteMessages,
     rx_bytes: u32,
     ack_now: bool,
-    /// Something was sent to the peer since the last acknowledgement that went alone: traffic goes
-    /// both ways, so that an acknowledgement can wait to be piggybacked.
-    replied: bool,
+    delayed: DelayedAck,
     ack_pending: bool,
     /// Answers expected from this peer: by the layer above ([`Engine::expect`]), and for reads.
     expect: u32,
@@ -403,7 +403,7 @@ impl Engine {
             parts: IncompleteMessages::default(),
             rx_bytes: 0,
             ack_now: false,
-            replied: false,
+            delayed: DelayedAck::default(),
             ack_pending: false,
             expect: 0,
             last_rx_at: now,

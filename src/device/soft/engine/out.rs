@@ -43,6 +43,9 @@ impl Engine {
                 off: op.next,
                 len,
             };
+            if !matches!(op.kind, EngineOpKind::Ping) {
+                p.delayed.sent(now);
+            }
             let psn = p.tx.push(part, len, now);
             op.next += u64::from(len);
             op.unacked += 1;
@@ -113,7 +116,6 @@ impl Engine {
         let d = self.out.add(p.to);
         d.body = body;
         d.head_len = head.emit(&mut d.head);
-        p.replied |= !matches!(op.kind, EngineOpKind::Ping);
         // The header of a message comes first, and then what was copied at posting.
         let head_len = match op.kind {
             EngineOpKind::Send { head_len } => head_len,
@@ -278,7 +280,8 @@ impl Engine {
         }
     }
 
-    /// Sends the acknowledgements that are due; all of them with `force`.
+    /// Sends the acknowledgements that are due; all of them with `force`: the application does not
+    /// poll.
     pub(super) fn ack(&mut self, now: u64, force: bool) {
         let mut i = 0;
         while let Some(pi) = self.ack_pending.get(i).copied() {
@@ -298,6 +301,9 @@ impl Engine {
                         || r.needs_detail()
                         || r.idle_polls > ACK_IDLE;
                     if due {
+                        if force {
+                            p.delayed.not_polled(now);
+                        }
                         self.push_ack(pi, false);
                     }
                     due
@@ -356,7 +362,7 @@ impl Engine {
         d.head_len = at;
         r.acked();
         p.rx_bytes = 0;
-        p.replied = false;
+        p.delayed.went_alone();
     }
 }
 
