@@ -73,6 +73,7 @@ sim --dead-after 100 -- "$bin/adapter_faults" lost
 sim --max-mr 64 -- "$bin/adapter_faults" cached
 sim --service-levels 0 -- "$bin/adapter_faults" levels
 sim -- "$bin/adapter_faults" disorder
+sim -- "$bin/adapter_faults" crowded
 sim --no-rnr-retry -- "$bin/adapter_faults" receiver
 sim -- "$bin/inject" 32
 sim -- "$bin/write_receives" hardware

@@ -25,9 +25,12 @@
  * adapter_faults order    the adapter keeps the order of 128 bytes (--in-order, with a libefa that
  *                         reports it): options are granted, but for messages of the protocol
  * adapter_faults disorder without: none is granted
+ * adapter_faults crowded  an adapter that cannot be opened for want of descriptors is not replaced
+ *                         by the software adapter, and is there when there are descriptors
  */
 #include <stdbool.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_ext_efa.h>
@@ -422,6 +425,25 @@ static int order(bool kept)
 	return 0;
 }
 
+static int crowded(void)
+{
+	struct rlimit few = { 0 }, all;
+	int last = dup(0);
+
+	DO(0, getrlimit(RLIMIT_NOFILE, &all));
+	few.rlim_max = all.rlim_max;
+	/* The libraries can be loaded, which needs one descriptor at a time. */
+	few.rlim_cur = (rlim_t) last + 1;
+	DO(0, close(last));
+	DO(0, setrlimit(RLIMIT_NOFILE, &few));
+	DO(-FI_ENODATA, ask("efa", 0));
+	DO(0, setrlimit(RLIMIT_NOFILE, &all));
+	DO(0, ask("efa", 0));
+	TRUE(info->nic && info->nic->device_attr);
+	fi_freeinfo(info);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static struct fi_context2 context;
@@ -452,6 +474,8 @@ int main(int argc, char **argv)
 		return order(true);
 	if (argc == 2 && !strcmp(argv[1], "disorder"))
 		return order(false);
+	if (argc == 2 && !strcmp(argv[1], "crowded"))
+		return crowded();
 	TRUE(link || (argc == 2 && !strcmp(argv[1], "keys")));
 	open_disabled("efa");
 	enable();

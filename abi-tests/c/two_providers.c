@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Objects of two providers in one process: each call that takes an object of another provider, to
- * bind it for example, refuses it with FI_EINVAL.
+ * bind it for example, refuses it with FI_EINVAL, and fi_endpoint another provider's info with
+ * FI_ENODATA. fi_getinfo returns what is open, and obeys its handles.
  *
  * two_providers FABRIC
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <rdma/fi_eq.h>
 #include "alone.h"
@@ -75,6 +77,82 @@ static void refused(void)
 	DO(0, fi_close(&mr->fid));
 }
 
+/* Infos of this endpoint type for hints with these handles; returns how many. */
+static int list(struct fid_fabric *f, struct fid_domain *d, struct fi_info **got)
+{
+	struct fi_info *hints = fi_allocinfo();
+	int n = 0;
+
+	hints->mode = ~0ull;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->fabric_attr->fabric = f;
+	hints->domain_attr->domain = d;
+	*got = NULL;
+	if (fi_getinfo(FI_VERSION(2, 5), NULL, NULL, 0, hints, got) == -FI_ENODATA)
+		return 0;
+	for (struct fi_info *i = *got; i; i = i->next)
+		n++;
+	fi_freeinfo(hints);
+	return n;
+}
+
+static void handles(void)
+{
+	struct fi_info *all, *few;
+	struct fid_ep *none;
+	int own = 0;
+
+	DO(-FI_ENODATA, fi_endpoint(domain, tcp_info, &none, NULL));
+	DO(-FI_ENODATA, fi_endpoint(tcp_domain, info, &none, NULL));
+	TRUE(list(NULL, NULL, &all) > 1);
+	for (struct fi_info *i = all; i; i = i->next) {
+		bool same = !strcmp(i->fabric_attr->name, info->fabric_attr->name)
+				&& !strcmp(i->domain_attr->name, info->domain_attr->name);
+
+		TRUE((i->domain_attr->domain == domain) == same);
+		TRUE(!same || i->fabric_attr->fabric == fabric);
+		own += same;
+	}
+	TRUE(own > 0);
+	DO(own, list(fabric, domain, &few));
+	TRUE(few->domain_attr->domain == domain);
+	TRUE(!strcmp(few->domain_attr->name, info->domain_attr->name));
+	fi_freeinfo(few);
+	TRUE(list(NULL, tcp_domain, &few) > 0);
+	for (struct fi_info *i = few; i; i = i->next) {
+		TRUE(i->domain_attr->domain == tcp_domain && i->fabric_attr->fabric == tcp_fabric);
+		TRUE(!strcmp(i->fabric_attr->prov_name, "tcp"));
+	}
+	fi_freeinfo(few);
+	DO(0, list(tcp_fabric, domain, &few));
+	fi_freeinfo(all);
+}
+
+/* What is closed is neither returned nor accepted. */
+static void closed(void)
+{
+	struct fi_info *all;
+
+	TRUE(list(NULL, NULL, &all) > 0);
+	for (struct fi_info *i = all; i; i = i->next)
+		TRUE(i->domain_attr->domain != tcp_domain && i->fabric_attr->fabric != tcp_fabric);
+	fi_freeinfo(all);
+	DO(0, list(tcp_fabric, NULL, &all));
+}
+
+/* A shared transmit context has no operations. */
+static void transmit_context(void)
+{
+	size_t value = 0, len = sizeof(value);
+
+	DO(-FI_ENOSYS, fi_cancel(&tcp_stx->fid, NULL));
+	DO(-FI_ENOPROTOOPT,
+	   fi_getopt(&tcp_stx->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, &len));
+	DO(-FI_ENOPROTOOPT,
+	   fi_setopt(&tcp_stx->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, len));
+}
+
 int main(int argc, char **argv)
 {
 	TRUE(argc == 2);
@@ -83,7 +161,10 @@ int main(int argc, char **argv)
 	DO(0, fi_endpoint(domain, info, &ep, NULL));
 	open_tcp();
 	refused();
+	handles();
+	transmit_context();
 	close_tcp();
+	closed();
 	close_all();
 	puts("objects of another provider are refused");
 	return 0;

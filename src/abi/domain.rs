@@ -5,6 +5,7 @@ use super::fabric::FabricBody;
 use super::handles::AnyObject;
 use super::object::*;
 use super::{atomic, av, cntr, collective, cq, ep, sep, sets, shared};
+use crate::core::opened::Opened;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -18,6 +19,29 @@ pub(crate) struct DomainBody<D: Domain> {
     pub domain: Arc<D>,
     /// The queue for events of endpoints that have none of their own (fi_domain_bind).
     pub eq: OnceLock<Arc<Eq>>,
+    /// Known to fi_getinfo by its handle.
+    opened: Arc<OnceLock<Opened>>,
+    /// `fabric_attr->prov_name` of the info that it was opened with.
+    provider: Option<String>,
+}
+
+impl<D: Domain> DomainBody<D> {
+    /// Whether an info is of this domain's provider, as far as both say. `FI_ENODATA`, as the C
+    /// library's providers return it.
+    pub(super) fn provider_fits(&self, info: &Info) -> Result<()> {
+        let of = info.fabric.as_ref().and_then(|f| f.prov_name.as_ref());
+        match (of, &self.provider) {
+            (Some(of), Some(own)) if !of.eq_ignore_ascii_case(own) => {
+                crate::warn_log!(
+                    FI_LOG_EP_CTRL,
+                    "fi_endpoint: fabric_attr->prov_name: wanted {of}, had {own}: the info is not \
+                     of the domain's provider"
+                );
+                Err(FI_ENODATA)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Opens a domain.
@@ -26,19 +50,35 @@ pub(crate) fn open<D: Domain>(
     info: Info,
     context: *mut c_void,
 ) -> Result<*mut fid_domain> {
+    let name = info.domain.as_ref().and_then(|d| d.name.clone());
+    let provider = info.fabric.as_ref().and_then(|f| f.prov_name.clone());
     let domain = D::open(Arc::clone(fabric), info)?;
     let f = fid_domain {
         fid: new_fid(FI_CLASS_DOMAIN, context, Tables::<D>::DOMAIN_FI_OPS),
         ops: table(Tables::<D>::DOMAIN_OPS),
         mr: table(Tables::<D>::MR_OPS),
     };
-    let eq = OnceLock::new();
-    Ok(hand_out(f, DomainBody { domain, eq }))
+    let opened = Arc::new(OnceLock::new());
+    let body = DomainBody {
+        domain,
+        eq: OnceLock::new(),
+        opened: Arc::clone(&opened),
+        provider,
+    };
+    let handle = hand_out(f, body);
+    if let (Some(name), Some(f)) = (name, fabric.opened.get()) {
+        let _ = opened.set(f.domain(handle as usize, &name));
+    }
+    Ok(handle)
 }
 
 close! {
     fn domain_close<D: Domain>(b: DomainBody<D> as fid_domain) {
-        b.domain.close()
+        b.domain.close()?;
+        if let Some(o) = b.opened.get() {
+            o.close();
+        }
+        Ok(())
     }
 }
 

@@ -79,6 +79,7 @@ pub(crate) fn new_ep<D: Domain>(
 
 /// Opens an endpoint.
 fn open<D: Domain>(b: &DomainBody<D>, info: &Info, context: *mut c_void) -> Result<*mut fid_ep> {
+    b.provider_fits(info)?;
     let id = cm::open_ep(&b.domain, info)?;
     let f = new_ep::<D>(FI_CLASS_EP, context, Tables::<D>::EP_FI_OPS);
     let body = EpBody::new(&b.domain, Poster::Ep(id)).with_defaults(info);

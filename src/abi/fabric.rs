@@ -6,6 +6,7 @@ use super::object::*;
 use super::sets::Member;
 use super::waiting::{chosen, wait_member, watch};
 use crate::core::info::FabricAttr;
+use crate::core::opened::Opened;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -46,12 +47,15 @@ pub(crate) fn open<P: Provider>(
         ops: table(Tables::<P::Domain>::FABRIC_OPS),
         api_version: attr.api_version,
     };
-    Ok(hand_out::<_, FabricBody>(f, fabric))
+    let handle = hand_out::<_, FabricBody>(f, Arc::clone(&fabric));
+    let opened = Opened::fabric(handle as usize, p.name(), name);
+    let _ = fabric.opened.set(opened);
+    Ok(handle)
 }
 
 close! {
     fn fabric_close(b: FabricBody as fid_fabric) {
-        b.may_close()
+        b.close()
     }
 }
 

@@ -79,6 +79,7 @@ pub fn default_sizes(info: &mut Info, hints: Option<&Info>, (tx, rx): (usize, us
 
 /// Shapes `info` by `hints` for an application of API version `api`.
 pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
+    super::opened::fill(info, hints);
     let asked = hints
         .and_then(|h| h.domain.as_ref())
         .map_or(0, |d| d.mr_mode);
@@ -139,9 +140,6 @@ pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
         set(&mut t.rma_iov_limit, h.rma_iov_limit);
         t.tclass = h.tclass;
     }
-    if let (Some(f), Some(h)) = (&mut info.fabric, &hints.fabric) {
-        f.fabric = h.fabric;
-    }
     strip_target(api, info, hints, target_bits);
 }
 
@@ -190,7 +188,6 @@ fn alter_domain(api: u32, d: &mut DomainAttr, h: &DomainAttr, info_caps: u64) {
     set(&mut d.resource_mgmt, h.resource_mgmt);
     set(&mut d.av_type, h.av_type);
     set(&mut d.max_ep_auth_key, h.max_ep_auth_key);
-    d.domain = h.domain;
     d.tclass = h.tclass;
 }
 

@@ -172,6 +172,7 @@ pub fn check(api: u32, have: &Info, hints: &Info) -> Check {
     if let (Some(h), Some(p)) = (&hints.fabric, &have.fabric) {
         check_fabric(h, p)?;
     }
+    super::opened::check(have, hints)?;
     if let (Some(h), Some(p)) = (&hints.domain, &have.domain) {
         check_domain(api, h, p, hints.caps, hints.mode)?;
     }

@@ -80,7 +80,7 @@ pub struct EpAttr {
 /// `struct fi_domain_attr`
 #[derive(Clone, Debug, Default)]
 pub struct DomainAttr {
-    /// `struct fid_domain *`, passed through untouched.
+    /// `struct fid_domain *`, see `core/opened.rs`.
     pub domain: usize,
     pub name: Option<String>,
     pub threading: fi_threading,
@@ -118,7 +118,7 @@ pub struct DomainAttr {
 /// `struct fi_fabric_attr`
 #[derive(Clone, Debug, Default)]
 pub struct FabricAttr {
-    /// `struct fid_fabric *`, passed through untouched.
+    /// `struct fid_fabric *`, see `core/opened.rs`.
     pub fabric: usize,
     pub name: Option<String>,
     pub prov_name: Option<String>,

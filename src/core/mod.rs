@@ -18,6 +18,7 @@ pub mod layering;
 pub mod log;
 pub mod memory;
 pub mod numbered;
+pub mod opened;
 pub mod params;
 pub mod process;
 pub mod registry;

@@ -4,7 +4,7 @@
 /// How regions get their keys, and the key of a queue pair whose number the application chose.
 pub use super::soft::{public_key, Naming};
 use super::soft::{SoftDevice, SoftQp};
-use super::verbs::{adapters, VerbsDevice, VerbsQp};
+use super::verbs::{adapters, Adapter, VerbsDevice, VerbsQp};
 use super::{
     AdapterAttr, AmHeader, Device, DmaBuf, Events, HeldPeers, MrObserver, PacketQp, QpAddr,
     QueueMemory, QueuePair, RawQp,
@@ -68,10 +68,19 @@ fn soft() -> Soft {
     }
 }
 
+/// The EFA adapters; none where there are some that cannot be used and FI_EFA_SOFT=on asks for the
+/// software adapter.
+fn hardware() -> Result<&'static [Adapter]> {
+    adapters().or_else(|e| match soft() {
+        Soft::Always if e != FI_EINVAL => Ok(&[]),
+        _ => Err(e),
+    })
+}
+
 /// The available adapters, EFA adapters first. `FI_ENODATA` when there is none, `FI_EINVAL` when
 /// the job's parameters contradict each other.
 pub fn list() -> Result<Vec<AdapterAttr>> {
-    let mut list: Vec<AdapterAttr> = adapters()?.iter().map(|a| a.attr.clone()).collect();
+    let mut list: Vec<AdapterAttr> = hardware()?.iter().map(|a| a.attr.clone()).collect();
     let wanted = soft();
     if wanted == Soft::Always || wanted == Soft::Auto && list.is_empty() {
         if list.is_empty() {
@@ -107,7 +116,7 @@ impl Dev {
     /// Opens the adapter of this name; without one, the first. `FI_ENODEV` when there is none of
     /// that name.
     pub fn open(name: Option<&str>, naming: Naming) -> Result<Dev> {
-        let known = adapters()?;
+        let known = hardware()?;
         let real = match name {
             Some(n) => known.iter().find(|a| a.attr.name == n),
             None => known.first().filter(|_| soft() != Soft::Always),

@@ -19,6 +19,7 @@
 use super::keys::{Keys, Salt};
 use super::packet::{DATA_HEAD, HEAD_MAX};
 use super::sock::{Datagram, RxDatagram, BATCH};
+use crate::core::hash::ByWords;
 use crate::core::{process, Result};
 use crate::device::gid_of;
 use crate::device::host::secret;
@@ -119,7 +120,7 @@ pub(crate) struct Seal {
     salt: Salt,
     key: LessSafeKey,
     counter: u64,
-    senders: HashMap<Salt, SenderState>,
+    senders: HashMap<Salt, SenderState, ByWords>,
     gone: HashMap<Salt, EndedSender>,
     swept: u64,
     /// Sealed datagrams of a batch.
@@ -130,11 +131,11 @@ pub(crate) struct Seal {
 /// Additional authenticated data: the envelope and the addresses of both sockets.
 fn context(envelope: &[u8; ENVELOPE], from: &SocketAddr, to: &SocketAddr) -> [u8; ENVELOPE + 36] {
     let mut all = [0; ENVELOPE + 36];
-    let (a, b) = (gid_of(from.ip()), gid_of(to.ip()));
-    let (m, n) = (from.port().to_le_bytes(), to.port().to_le_bytes());
-    let parts: [&[u8]; 5] = [envelope, &a, &m, &b, &n];
-    let bytes = parts.into_iter().flatten();
-    all.iter_mut().zip(bytes).for_each(|(to, b)| *to = *b);
+    all[..ENVELOPE].copy_from_slice(envelope);
+    all[ENVELOPE..ENVELOPE + 16].copy_from_slice(&gid_of(from.ip()));
+    all[ENVELOPE + 16..ENVELOPE + 18].copy_from_slice(&from.port().to_le_bytes());
+    all[ENVELOPE + 18..ENVELOPE + 34].copy_from_slice(&gid_of(to.ip()));
+    all[ENVELOPE + 34..].copy_from_slice(&to.port().to_le_bytes());
     all
 }
 
@@ -165,7 +166,7 @@ impl Seal {
             salt,
             key,
             counter: 0,
-            senders: HashMap::new(),
+            senders: HashMap::default(),
             gone: HashMap::new(),
             swept: 0,
             buffer,

@@ -394,14 +394,21 @@ impl Sock {
 
     fn send_one(&self, d: &Datagram) {
         let (mut name, namelen) = to_sys(&d.to);
-        if let (true, Some(head)) = (d.body.is_empty(), d.head.get(..d.head_len)) {
-            // SAFETY: passes that many bytes, and an address of that length.
+        let mut body = d.body.pieces();
+        let one = match (d.head_len, body.next(), body.next()) {
+            (len, None, _) => Some((d.head.as_ptr() as usize, len.min(d.head.len()))),
+            (0, Some(p), None) => Some((p.addr(), p.len())),
+            _ => None,
+        };
+        if let Some((addr, len)) = one {
+            // SAFETY: passes that many bytes, of the header or lent until the operation completes,
+            // and an address of that length.
             unsafe {
                 libc::syscall(
                     libc::SYS_sendto,
                     self.fd,
-                    head.as_ptr(),
-                    head.len(),
+                    addr as *const c_void,
+                    len,
                     libc::MSG_DONTWAIT,
                     &raw const name,
                     namelen,

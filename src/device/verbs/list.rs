@@ -3,10 +3,11 @@
 use super::forks;
 use super::sys::*;
 use crate::core::process::PerProcess;
-use crate::core::Result;
+use crate::core::{Errno, Result};
+use crate::device::local::errno;
 use crate::device::{AdapterAttr, Caps, DirectLimits, Identity, PciAddr, WideLimits};
 use crate::types::*;
-use core::ffi::{c_char, CStr};
+use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::{size_of, zeroed};
 use std::path::{Path, PathBuf};
 
@@ -26,50 +27,129 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 /// All EFA adapters, in the order of libibverbs. `FI_EINVAL` when the job's parameters contradict
-/// each other.
+/// each other; the errno of the system, or `FI_ENODEV`, where there are adapters and none of them
+/// can be used, which the next call finds out anew.
 pub fn adapters() -> Result<&'static [Adapter]> {
-    static LIST: PerProcess<Result<Vec<Adapter>>> = PerProcess::new();
-    let list = LIST.get_or_init(|| lib().map_or(Ok(Vec::new()), find));
-    list.as_ref().map(Vec::as_slice).map_err(|e| *e)
+    static LIST: PerProcess<Vec<Adapter>> = PerProcess::new();
+    match lib() {
+        Ok(lib) => Ok(LIST.get_or_try_init(|| find(lib))?),
+        Err(why) => none_expected(&why).map(|()| -> &[Adapter] { &[] }),
+    }
+}
+
+/// No adapter was found, which is right unless the kernel has one.
+#[cold]
+fn none_expected(why: &str) -> Result<()> {
+    let all = match std::fs::read_dir(root().join("class/infiniband")) {
+        Ok(all) => all,
+        Err(e) => match e.raw_os_error() {
+            Some(e @ (libc::EMFILE | libc::ENFILE)) => return Err(e),
+            _ => return Ok(()),
+        },
+    };
+    let mut names = all.flatten().map(|d| d.file_name());
+    let Some(name) = names.find(|n| is_efa(&n.to_string_lossy())) else {
+        return Ok(());
+    };
+    unusable(&name.to_string_lossy(), why);
+    Err(FI_ENODEV)
+}
+
+/// Whether the kernel has an EFA adapter of this name.
+fn is_efa(name: &str) -> bool {
+    base(&sysfs(name).join("device/driver")) == "efa"
 }
 
 fn find(lib: &'static Lib) -> Result<Vec<Adapter>> {
     forks::prepare(lib);
     let mut list = Vec::new();
+    let mut failed = None;
     let mut count = 0;
     // SAFETY: the list has `count` devices and is freed once; contexts stay open.
     unsafe {
         let devices = (lib.ibv_get_device_list)(&mut count);
         if devices.is_null() {
-            return Ok(list);
+            return match errno() {
+                e @ (libc::EMFILE | libc::ENFILE | FI_ENOMEM) => {
+                    unusable("RDMA devices", &failed_call("ibv_get_device_list", e));
+                    Err(e)
+                }
+                // A kernel without RDMA.
+                _ => Ok(list),
+            };
         }
         for i in 0..usize::try_from(count).unwrap_or(0) {
             let device = *devices.add(i);
             let name = text((lib.ibv_get_device_name)(device));
-            let context = (lib.ibv_open_device)(device);
-            if context.is_null() {
-                crate::warn_log!(FI_LOG_FABRIC, "{name}: cannot be opened");
-                continue;
-            }
-            match describe(lib, context, &name) {
-                Some((attr, limits)) => list.push(Adapter {
-                    lib,
-                    context,
-                    attr,
-                    limits,
-                    huge_pages: false,
-                }),
-                // Not an EFA adapter.
-                None => drop((lib.ibv_close_device)(context)),
+            match open(lib, device, &name) {
+                Ok(Some(a)) => list.push(a),
+                Ok(None) => {}
+                Err((call, e)) => {
+                    unusable(&name, &failed_call(call, e));
+                    failed = Some(e);
+                }
             }
         }
         (lib.ibv_free_device_list)(devices);
     }
-    if !list.is_empty() {
-        let allowed = forks::huge_pages(lib)?;
-        list.iter_mut().for_each(|a| a.huge_pages = allowed);
+    match (list.is_empty(), failed) {
+        (true, Some(e)) => return Err(e),
+        (true, None) => none_expected("libibverbs does not list it")?,
+        (false, _) => {
+            let allowed = forks::huge_pages(lib)?;
+            list.iter_mut().for_each(|a| a.huge_pages = allowed);
+        }
     }
     Ok(list)
+}
+
+fn failed_call(call: &str, e: Errno) -> String {
+    format!("{call}: {}", std::io::Error::from_raw_os_error(e))
+}
+
+fn unusable(name: &str, why: &str) {
+    crate::warn_log!(
+        FI_LOG_FABRIC,
+        "{name}: {why}: EFA adapters cannot be used (FI_EFA_SOFT=on takes the software adapter in \
+         their place)"
+    );
+}
+
+/// A call of libibverbs or libefa that failed, and its errno.
+type Failed = (&'static str, Errno);
+
+/// Opens a device; `None` for one that is no EFA adapter.
+///
+/// # Safety
+/// The device is in a list that has not been freed.
+unsafe fn open(
+    lib: &'static Lib,
+    device: *mut c_void,
+    name: &str,
+) -> core::result::Result<Option<Adapter>, Failed> {
+    // SAFETY: as promised by the caller.
+    let context = unsafe { (lib.ibv_open_device)(device) };
+    if context.is_null() {
+        let e = errno();
+        return match is_efa(name) {
+            true => Err(("ibv_open_device", e)),
+            false => Ok(None),
+        };
+    }
+    // SAFETY: the context was just opened; it is closed once.
+    unsafe {
+        let found = describe(lib, context, name);
+        if !matches!(found, Ok(Some(_))) {
+            (lib.ibv_close_device)(context);
+        }
+        Ok(found?.map(|(attr, limits)| Adapter {
+            lib,
+            context,
+            attr,
+            limits,
+            huge_pages: false,
+        }))
+    }
 }
 
 /// # Safety
@@ -82,7 +162,7 @@ unsafe fn text(p: *const c_char) -> String {
     unsafe { CStr::from_ptr(p).to_string_lossy().into_owned() }
 }
 
-/// Attributes of an adapter; `None` when it is not an EFA, or a query fails.
+/// Attributes of an adapter; `None` when it is not an EFA.
 ///
 /// # Safety
 /// `context` is open.
@@ -90,7 +170,7 @@ unsafe fn describe(
     lib: &Lib,
     context: *mut ibv_context,
     name: &str,
-) -> Option<(AdapterAttr, efadv_device_attr)> {
+) -> core::result::Result<Option<(AdapterAttr, efadv_device_attr)>, Failed> {
     let mut limits = efadv_device_attr::default();
     let mut port = ibv_port_attr::default();
     let mut gid = [0; 16];
@@ -98,13 +178,22 @@ unsafe fn describe(
     let d = unsafe {
         let mut d: ibv_device_attr = zeroed();
         let len = size_of::<efadv_device_attr>() as u32;
-        if (lib.efadv_query_device)(context, &mut limits, len) != 0
-            || (lib.ibv_query_device)(context, &mut d) != 0
-            || (lib.ibv_query_port)(context, 1, &mut port) != 0
-            || (lib.ibv_query_gid)(context, 1, 0, &mut gid) != 0
-        {
-            return None;
+        match (lib.efadv_query_device)(context, &mut limits, len) {
+            0 => {}
+            libc::EOPNOTSUPP => return Ok(None),
+            e => return Err(("efadv_query_device", e)),
         }
+        let done = |call, ret: c_int| match ret {
+            0 => Ok(()),
+            // What ibv_query_gid(3) returns is no errno.
+            e if e < 0 => Err((call, errno())),
+            e => Err((call, e)),
+        };
+        done("ibv_query_device", (lib.ibv_query_device)(context, &mut d))?;
+        let ret = (lib.ibv_query_port)(context, 1, &mut port);
+        done("ibv_query_port", ret)?;
+        let ret = (lib.ibv_query_gid)(context, 1, 0, &mut gid);
+        done("ibv_query_gid", ret)?;
         d
     };
     let pieces = usize::from(limits.max_sq_sge.min(limits.max_rq_sge)).clamp(1, 2);
@@ -160,7 +249,7 @@ unsafe fn describe(
             cq_depth: d.max_cqe.max(0) as usize,
         }),
     };
-    Some((attr, limits))
+    Ok(Some((attr, limits)))
 }
 
 /// Limits of the adapter's wide work requests; `None` without them.

@@ -639,21 +639,27 @@ pub unsafe fn create_qp_ex(c: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) 
 fn open(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: the name is a C string. The library is never closed.
     let p = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if p.is_null() {
-        return Err(format!("{} is not there", name.to_string_lossy()));
+    if !p.is_null() {
+        return Ok(p);
     }
-    Ok(p)
+    // SAFETY: the text of a call that has just failed in this thread is a C string, or NULL.
+    let why = unsafe {
+        libc::dlerror()
+            .cast_const()
+            .as_ref()
+            .map(|s| CStr::from_ptr(s))
+    };
+    Err(match why {
+        Some(why) => why.to_string_lossy().into_owned(),
+        None => format!("{} is not there", name.to_string_lossy()),
+    })
 }
 
-/// The libraries, if this machine has them; looked up once.
-pub fn lib() -> Option<&'static Lib> {
-    static LIB: OnceLock<Option<Lib>> = OnceLock::new();
-    let found = LIB.get_or_init(|| {
-        Lib::load()
-            .map_err(|e| {
-                crate::info_log!(FI_LOG_FABRIC, "EFA adapters cannot be used: {e}");
-            })
-            .ok()
-    });
-    found.as_ref()
+/// The libraries, or why they cannot be used. They are looked for until they are found.
+pub fn lib() -> Result<&'static Lib, String> {
+    static LIB: OnceLock<Lib> = OnceLock::new();
+    match LIB.get() {
+        Some(lib) => Ok(lib),
+        None => Lib::load().map(|lib| LIB.get_or_init(|| lib)),
+    }
 }

@@ -1,9 +1,10 @@
 //! Fabrics (fi_fabric(3)).
 
+use crate::core::opened::Opened;
 use crate::core::Result;
 use crate::types::*;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A fabric: a name, an API version, children.
 pub struct Fabric {
@@ -11,6 +12,8 @@ pub struct Fabric {
     pub api: u32,
     /// Its name.
     pub name: String,
+    /// Known to fi_getinfo by its handle.
+    pub opened: OnceLock<Opened>,
     children: AtomicU32,
 }
 
@@ -20,6 +23,7 @@ impl Fabric {
         Arc::new(Fabric {
             api,
             name: name.to_string(),
+            opened: OnceLock::new(),
             children: AtomicU32::new(0),
         })
     }
@@ -34,13 +38,17 @@ impl Fabric {
         self.children.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether it may be closed; `FI_EBUSY` while it has children.
-    pub fn may_close(&self) -> Result<()> {
+    /// Closes it; `FI_EBUSY` while it has children.
+    pub fn close(&self) -> Result<()> {
         busy_unless(
             self.children.load(Ordering::Relaxed) == 0,
             "fabric",
             "domains or event queues",
-        )
+        )?;
+        if let Some(o) = self.opened.get() {
+            o.close();
+        }
+        Ok(())
     }
 }
 
