@@ -376,7 +376,14 @@ entry! {
             return Err(FI_ENOPROTOOPT);
         }
         let Some((option, kind)) = D::option_kind(name) else {
-            crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: unknown option {name}");
+            // Clients ask for options of <rdma/fi_endpoint.h> to find out whether there are any.
+            match name {
+                0..=FI_OPT_FIREWALL_ADDR => crate::info_log!(
+                    FI_LOG_EP_CTRL,
+                    "fi_setopt: option {name} of <rdma/fi_endpoint.h>: not of this provider"
+                ),
+                _ => crate::warn_log!(FI_LOG_EP_CTRL, "fi_setopt: unknown option {name}"),
+            }
             return Err(FI_ENOPROTOOPT);
         };
         let value = value.unwrap_or(&[]);

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 pub struct Opened(u64);
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct OpenObject {
     handle: usize,
     /// As in [`Opened`]: handles are used again later.
     number: u64,
@@ -24,9 +24,9 @@ struct Entry {
 }
 
 /// In the order in which they were opened. The child of a fork has opened nothing.
-static LIST: PerProcess<Mutex<Vec<Entry>>> = PerProcess::new();
+static LIST: PerProcess<Mutex<Vec<OpenObject>>> = PerProcess::new();
 
-fn with<T>(f: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
+fn with<T>(f: impl FnOnce(&mut Vec<OpenObject>) -> T) -> T {
     f(&mut LIST.lock())
 }
 
@@ -35,7 +35,7 @@ impl Opened {
     pub fn fabric(handle: usize, provider: &str, name: &str) -> Opened {
         let opened = Opened::new();
         with(|l| {
-            l.push(Entry {
+            l.push(OpenObject {
                 handle,
                 number: opened.0,
                 provider: provider.to_string(),
@@ -61,7 +61,7 @@ impl Opened {
         let opened = Opened::new();
         with(|l| {
             if let Some(f) = l.iter().find(|e| e.number == self.0).cloned() {
-                l.push(Entry {
+                l.push(OpenObject {
                     handle,
                     number: opened.0,
                     domain: Some((name.to_string(), f.handle)),
@@ -79,7 +79,7 @@ impl Drop for Opened {
     }
 }
 
-impl Entry {
+impl OpenObject {
     /// Candidates of a provider get its name last.
     fn is_fabric(&self, f: &FabricAttr) -> bool {
         let same = f.prov_name.as_ref().is_none_or(|p| *p == self.provider);
@@ -91,7 +91,7 @@ impl Entry {
         self.is_fabric(f) && name.is_some() && name == d.name.as_ref()
     }
 
-    fn mismatch(attr: &'static str, found: Option<&Entry>, had: Option<&String>) -> Mismatch {
+    fn mismatch(attr: &'static str, found: Option<&OpenObject>, had: Option<&String>) -> Mismatch {
         let wanted = match found {
             None => "an open object".to_string(),
             Some(e) => {
@@ -119,12 +119,20 @@ pub fn check(have: &Info, hints: &Info) -> Result<(), Mismatch> {
         let find = |handle| l.iter().find(|e| e.handle == handle);
         if let Some(e) = fabric.map(find) {
             if !e.is_some_and(|e| e.domain.is_none() && e.is_fabric(f)) {
-                return Err(Entry::mismatch("fabric_attr->fabric", e, f.name.as_ref()));
+                return Err(OpenObject::mismatch(
+                    "fabric_attr->fabric",
+                    e,
+                    f.name.as_ref(),
+                ));
             }
         }
         if let Some(e) = domain.map(find) {
             if !e.is_some_and(|e| e.is_domain(f, d)) {
-                return Err(Entry::mismatch("domain_attr->domain", e, d.name.as_ref()));
+                return Err(OpenObject::mismatch(
+                    "domain_attr->domain",
+                    e,
+                    d.name.as_ref(),
+                ));
             }
         }
         Ok(())
@@ -153,7 +161,8 @@ pub fn fill(info: &mut Info, hints: Option<&Info>) {
             f.fabric = open.map_or(0, |e| e.handle);
         }
         if d.domain == 0 {
-            let of_fabric = |e: &&Entry| e.domain.as_ref().is_some_and(|(_, of)| *of == f.fabric);
+            let of_fabric =
+                |e: &&OpenObject| e.domain.as_ref().is_some_and(|(_, of)| *of == f.fabric);
             let open = l.iter().filter(of_fabric).find(|e| e.is_domain(f, d));
             d.domain = open.map_or(0, |e| e.handle);
         }

@@ -65,7 +65,7 @@ unsafe impl Send for Pair {}
 
 impl WaitSet {
     /// A set with only its own event descriptor. `FI_EMFILE` when descriptors are used up, or
-    /// another errno of epoll_create1(2) or eventfd(2).
+    /// another errno of epoll_create1(2), eventfd(2) or epoll_ctl(2).
     pub fn new() -> Result<WaitSet> {
         // SAFETY: no pointers are passed.
         let (epoll, event) = unsafe {
@@ -86,7 +86,14 @@ impl WaitSet {
         if epoll < 0 || event < 0 {
             return Err(no_descriptor("a wait object: epoll_create1(2), eventfd(2)"));
         }
-        w.add(event);
+        // Signals would be lost without it.
+        watch(
+            epoll,
+            libc::EPOLL_CTL_ADD,
+            event,
+            libc::EPOLLIN,
+            event as u64,
+        )?;
         Ok(w)
     }
 

@@ -103,6 +103,32 @@ fn sleepers_are_woken_for_every_record() {
     }
 }
 
+/// The number of a split copy stands for another one after 2^16: a peer that finds the request of
+/// the first one then must not take chunks of the second.
+#[test]
+fn numbers_of_split_copies_are_not_used_again_before_the_peer_has_looked() {
+    let (mut a, mut b) = (endpoint(4), endpoint(5));
+    let copy = |a: &mut ShmEndpoint| {
+        let Some(split) = a.tx.open_split(9, 1) else {
+            return false;
+        };
+        assert_eq!(a.tx.take_chunk(9, split), Some(0));
+        a.tx.mark_copied(9, split);
+        a.tx.end_split(9, split)
+    };
+    assert_eq!(send(&mut a, &b, b"request"), Verdict::Done);
+    for i in 1..1 << 16 {
+        assert!(copy(&mut a), "{i}");
+    }
+    assert!(!copy(&mut a) && !copy(&mut a));
+    // The reader gives room back after many records.
+    for _ in 0..1000 {
+        take(&mut b, 1);
+        assert_eq!(send(&mut a, &b, &[0; 100]), Verdict::Done);
+    }
+    assert!(copy(&mut a));
+}
+
 /// A peer that is heard of seldom costs a poll almost nothing, but a wake-up costs its message
 /// twenty times what the message takes.
 #[test]

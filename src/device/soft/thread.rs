@@ -42,6 +42,8 @@ pub(crate) struct SharedEngine {
     polls: AtomicU32,
     /// The thread drives the engine: the socket is in its epoll set. Changed under `handing_over`.
     thread_driven: AtomicBool,
+    /// The system watches no more descriptors: the thread has to look.
+    unwatched: AtomicBool,
     /// The queue pair is closed: the thread has nothing to do with it any more.
     handing_over: Mutex<bool>,
     /// Polls by the application since the thread has begun to drive the engine.
@@ -111,7 +113,11 @@ impl SharedEngine {
         }
         self.polls_beside.store(0, Ordering::Relaxed);
         if on {
-            r.watch(self.socket, 0);
+            let unwatched = !r.watch(self.socket, 0);
+            self.unwatched.store(unwatched, Ordering::Relaxed);
+            if unwatched {
+                r.wake();
+            }
         } else {
             r.forget(self.socket);
         }
@@ -197,6 +203,7 @@ impl SharedEngine {
             engine: Mutex::new(engine),
             polls: AtomicU32::new(0),
             thread_driven: AtomicBool::new(false),
+            unwatched: AtomicBool::new(false),
             handing_over: Mutex::default(),
             polls_beside: AtomicU32::new(0),
             armed: AtomicBool::new(false),
@@ -298,10 +305,10 @@ impl Reactor {
     }
 
     /// Adds `fd` to the epoll set for EPOLLIN; `how` is 0, or EPOLLET for edge-triggered events.
-    fn watch(&self, fd: i32, how: i32) {
+    /// Returns whether it worked.
+    fn watch(&self, fd: i32, how: i32) -> bool {
         let (epoll, events) = (self.epoll.as_raw_fd(), libc::EPOLLIN | how);
-        // Without it the thread still comes by in time.
-        let _ = watch(epoll, libc::EPOLL_CTL_ADD, fd, events, fd as u64);
+        watch(epoll, libc::EPOLL_CTL_ADD, fd, events, fd as u64).is_ok()
     }
 
     fn forget(&self, fd: i32) {
@@ -410,7 +417,7 @@ impl Reactor {
                     }
                 };
                 let events = e.poll_for_thread(&mut arena, now());
-                timers |= e.busy();
+                timers |= e.busy() || s.unwatched.load(Ordering::Relaxed);
                 peers |= e.has_peers();
                 drop(e);
                 if events {

@@ -92,6 +92,14 @@ fn nic(d: &AdapterAttr) -> Nic {
     }
 }
 
+/// The longest injected message of an endpoint without wide work requests, bytes.
+pub(crate) fn inject_most(kind: Kind, d: &AdapterAttr) -> usize {
+    match kind {
+        Kind::Rdm => INJECT_MAX.min(d.mtu / 2),
+        _ => d.raw.inline,
+    }
+}
+
 /// The RDM candidate of an adapter, before hints.
 fn rdm_info(d: &AdapterAttr) -> Info {
     let tx = TxAttr {
@@ -102,7 +110,7 @@ fn rdm_info(d: &AdapterAttr) -> Info {
             | FI_TRANSMIT_COMPLETE
             | FI_DELIVERY_COMPLETE,
         msg_order: ORDER,
-        inject_size: INJECT_MAX.min(d.mtu / 2),
+        inject_size: inject_most(Kind::Rdm, d),
         size: d.sends_most,
         iov_limit: crate::hmem::MAX_SEGS,
         rma_iov_limit: 1,
@@ -382,13 +390,33 @@ fn direct_info(d: &AdapterAttr, q: &Query) -> Info {
     i
 }
 
+/// Says once that FI_EFA_IFACE names no adapter.
+fn any_named(only: &str, all: &[AdapterAttr]) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    if all.iter().any(|d| only.split(',').any(|n| n == d.name)) {
+        return;
+    }
+    ONCE.call_once(|| {
+        let had: Vec<_> = all.iter().map(|d| d.name.as_str()).collect();
+        crate::warn_log!(
+            FI_LOG_FABRIC,
+            "FI_EFA_IFACE: wanted {only}, had {}: provider efa offers nothing",
+            had.join(", ")
+        );
+    });
+}
+
 /// Candidates of all adapters that satisfy the query. `FI_ENODATA` when none does.
 pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let only = params::efa().iface.as_deref();
     let only = only.filter(|s| !s.starts_with("all"));
     let mut list = Vec::new();
     let mut candidates = Vec::new();
-    for dev in any::list()? {
+    let all = any::list()?;
+    if let Some(only) = &only {
+        any_named(only, &all);
+    }
+    for dev in all {
         if let Some(only) = &only {
             if !only.split(',').any(|n| n == dev.name) {
                 crate::info_log!(

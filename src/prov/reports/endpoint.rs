@@ -2,7 +2,7 @@
 
 use super::completion::BoundCntrs;
 use super::cq::Cq;
-use crate::core::Result;
+use crate::core::{Info, Result};
 use crate::prov::contract::{Entry, ErrEntry};
 use crate::types::*;
 
@@ -16,6 +16,20 @@ pub(crate) fn set_op_flags(flags: u64, tx: &mut u64, rx: &mut u64) -> Result<()>
         _ => return Err(FI_EINVAL),
     }
     Ok(())
+}
+
+/// Checks `tx_attr->inject_size` of the info that an endpoint is opened with against what it can
+/// inject at most. `FI_ENODATA`, as the C library's providers return it.
+pub(crate) fn inject_fits(info: &Info, most: usize) -> Result<()> {
+    let wanted = info.tx.as_ref().map_or(0, |t| t.inject_size);
+    if wanted <= most {
+        return Ok(());
+    }
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "fi_endpoint: tx_attr->inject_size: wanted {wanted}, had at most {most}"
+    );
+    Err(FI_ENODATA)
 }
 
 /// Checks the kinds of operations that a counter of an endpoint is bound for (fi_endpoint(3)).

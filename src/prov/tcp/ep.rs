@@ -12,7 +12,7 @@ use crate::device::stream::{StreamListener, BACKLOG};
 use crate::proto::PeerId;
 use crate::prov::contract::{EventTarget, OptionValue};
 use crate::prov::reports::completion::{BoundCntrs, CntrKind};
-use crate::prov::reports::endpoint;
+use crate::prov::reports::endpoint::{self, inject_fits};
 use crate::prov::reports::CqBinding;
 use crate::types::*;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -76,7 +76,20 @@ pub(crate) struct TcpEp {
 pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
     let p = params::tcp();
     let (low, high) = (p.port_low_range, p.port_high_range.min(65535));
-    if addr.port() != 0 || high == 0 || low > high {
+    if addr.port() != 0 || high == 0 && low == 0 {
+        return bind_exactly(addr);
+    }
+    if low == 0 || low > high {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            crate::warn_log!(
+                FI_LOG_EP_CTRL,
+                "FI_TCP_PORT_LOW_RANGE {}, FI_TCP_PORT_HIGH_RANGE {}: wanted 1 to 65535, the lower \
+                 first: endpoints take any port",
+                p.port_low_range,
+                p.port_high_range
+            );
+        });
         return bind_exactly(addr);
     }
     let count = high - low + 1;
@@ -91,7 +104,12 @@ pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
             r => return r.map_err(|e| cannot_bind(addr, e)),
         }
     }
-    Err(cannot_bind(addr, FI_EADDRNOTAVAIL))
+    crate::warn_log!(
+        FI_LOG_EP_CTRL,
+        "fi_endpoint: cannot bind {addr}: all ports from FI_TCP_PORT_LOW_RANGE {low} to \
+         FI_TCP_PORT_HIGH_RANGE {high} are taken"
+    );
+    Err(FI_EADDRNOTAVAIL)
 }
 
 /// Binds to `addr`, or to any free port.
@@ -124,6 +142,7 @@ impl TcpEp {
             );
             return Err(FI_EINVAL);
         }
+        inject_fits(info, params::tcp().max_inject)?;
         let msg = (type_ == FI_EP_MSG).then(MsgState::default);
         // FI_TCP_PORT_LOW_RANGE and -HIGH_RANGE are for those that listen.
         let listener = match &msg {

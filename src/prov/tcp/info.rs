@@ -11,6 +11,7 @@ use crate::core::sockaddr as addr;
 use crate::core::{alter, check, params, Info, Result};
 use crate::device::interfaces::{interface_addrs, InterfaceAddr};
 use crate::types::*;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 const EP_CAPS: u64 = FI_MSG | FI_RMA | FI_TAGGED;
@@ -202,6 +203,7 @@ fn interfaces() -> Vec<InterfaceAddr> {
             .map(InterfaceAddr::of_loopback)
             .to_vec();
     }
+    let names: BTreeSet<String> = all.iter().map(|a| a.name.clone()).collect();
     all.retain(|a| {
         let named = |o: &str| a.name == o || a.ip.to_string() == o || a.loopback && o == "loopback";
         let wanted = only.is_none_or(named);
@@ -216,6 +218,16 @@ fn interfaces() -> Vec<InterfaceAddr> {
         }
         wanted
     });
+    if let (Some(o), true) = (only, all.is_empty()) {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            let had = Vec::from_iter(names).join(", ");
+            crate::warn_log!(
+                FI_LOG_FABRIC,
+                "FI_TCP_IFACE: wanted {o}, had {had}: provider tcp offers nothing"
+            );
+        });
+    }
     let link_local =
         |ip: &IpAddr| matches!(ip, IpAddr::V6(v) if v.segments()[0] & 0xffc0 == 0xfe80);
     // The sort keeps the system's order among equals.
@@ -234,22 +246,36 @@ pub(crate) fn fabrics() -> Vec<String> {
     names
 }
 
-/// The address from which the system would send to `to`.
-fn route(to: &SocketAddr) -> Option<SocketAddr> {
+/// The address from which the system would send to `to`; `None` when this process has no socket
+/// left to ask with. `FI_ENODATA` without a route.
+fn route(to: &SocketAddr) -> Result<Option<SocketAddr>> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => [0; 4].into(),
         SocketAddr::V6(_) => [0; 16].into(),
     };
+    let none = |e: std::io::Error| {
+        crate::info_log!(
+            FI_LOG_FABRIC,
+            "rejected tcp: dest_addr: no route to {to}: {e}"
+        );
+        FI_ENODATA
+    };
     // Connecting a datagram socket sends nothing.
-    let s = UdpSocket::bind((any, 0)).ok()?;
-    let mut to = *to;
-    if to.port() == 0 {
-        to.set_port(9);
+    let s = match UdpSocket::bind((any, 0)) {
+        Ok(s) => s,
+        Err(e) => match e.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | FI_ENOMEM) => return Ok(None),
+            _ => return Err(none(e)),
+        },
+    };
+    let mut at = *to;
+    if at.port() == 0 {
+        at.set_port(9);
     }
-    s.connect(to).ok()?;
-    let mut from = s.local_addr().ok()?;
+    s.connect(at).map_err(none)?;
+    let mut from = s.local_addr().map_err(none)?;
     from.set_port(0);
-    Some(from)
+    Ok(Some(from))
 }
 
 /// Addresses that node and service stand for. With FI_NUMERICHOST only numbers are read.
@@ -335,11 +361,7 @@ fn places(q: &Query) -> Result<Places> {
         *(if source { &mut p.src } else { &mut p.dest }) = named;
     }
     if let (Some(d), None) = (&p.dest, &p.src) {
-        p.src = route(d);
-        if p.src.is_none() {
-            crate::info_log!(FI_LOG_FABRIC, "rejected tcp: dest_addr: no route to {d}");
-            return Err(FI_ENODATA);
-        }
+        p.src = route(d)?;
     }
     Ok(p)
 }

@@ -158,6 +158,11 @@ impl RingWriter {
         !ended()
     }
 
+    /// Whether the reader has taken everything before `at`.
+    pub(crate) fn is_taken(&self, at: u64) -> bool {
+        self.map.word(TAKEN).load(Acquire) >= at
+    }
+
     /// What may be written over.
     fn given(&self) -> u64 {
         let taken = self.map.word(TAKEN).load(Acquire);

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Half of the numbers of split copies, which begin anew after 2^16.
+const SPLIT_HALF: u16 = 1 << 15;
+
 impl TxRings {
     /// The initiator of the ring to a peer whose memory can be accessed from here.
     #[inline]
@@ -72,7 +75,8 @@ impl TxRings {
             .map_or(0, |l| l.mr_table().cma_read_batch(parts))
     }
 
-    /// Opens a split copy of `chunks` chunks; `None` when too many are open already.
+    /// Opens a split copy of `chunks` chunks; `None` when too many are open already, or the peer
+    /// has not looked at the requests of tens of thousands before it.
     pub fn open_split(&mut self, peer: PeerId, chunks: u32) -> Option<SplitCopy> {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return None;
@@ -81,8 +85,16 @@ impl TxRings {
         if word >= split_copy::WORDS {
             return None;
         }
+        let round = o.round.wrapping_add(1);
+        if round % SPLIT_HALF == 0 {
+            // A record that the peer has not taken may name a copy of the half that begins anew.
+            if !o.ring.is_taken(o.half_began) {
+                return None;
+            }
+            o.half_began = o.ring.at();
+        }
         o.shares |= 1 << word;
-        o.round = o.round.wrapping_add(1);
+        o.round = round;
         let share = SplitCopy {
             word,
             round: o.round,

@@ -78,6 +78,8 @@ struct TxRing {
     /// Words of the ring in use by split copies, as bits, and the number of the last split copy.
     shares: u8,
     round: u16,
+    /// Where the ring was when the present half of the numbers began.
+    half_began: u64,
     device_marks: DeviceMarks,
 }
 

@@ -125,6 +125,7 @@ impl TxRings {
             stopped: None,
             shares: 0,
             round: 0,
+            half_began: 0,
             device_marks: DeviceMarks::default(),
         })
     }

@@ -29,10 +29,12 @@ use crate::proto::{Failure, PeerId, Place};
 use crate::prov::contract::Eq;
 use crate::prov::efa::addr;
 use crate::prov::efa::budget::Holding;
+use crate::prov::efa::info::inject_most;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{CollectiveState, DeferredDrop};
 use crate::prov::efa::ops::deferred::DeferredWork;
 use crate::prov::efa::ops::triggers::Triggers;
+use crate::prov::reports::endpoint::inject_fits;
 use crate::prov::reports::CqBinding;
 use crate::prov::reports::{self, completion::BoundCntrs};
 use crate::shm::ShmEndpoint;
@@ -153,6 +155,9 @@ impl Ep {
             _ => Kind::Rdm,
         };
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
+        let wide = d.raw.wide.filter(|_| kind == Kind::Direct);
+        let most = wide.map_or(0, |w| w.inline).max(inject_most(kind, d));
+        inject_fits(info, most)?;
         let mut opts = options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d);
         opts.rma = info.caps & FI_RMA != 0;
         opts.sends = info.tx.as_ref().map_or(0, |t| t.size);

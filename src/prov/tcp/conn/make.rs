@@ -72,11 +72,30 @@ fn connect(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32>
     s.wake_sleepers(ep);
     if let Err(e) = attempt(s, id) {
         // The call fails; nothing waits for the connection yet.
-        log_lost(s, id, e, "connecting to");
+        cannot_connect(s, id, e);
         drop_conn(s, id);
         return Err(e);
     }
     Ok(id)
+}
+
+fn cannot_connect(s: &TcpState, id: u32, e: Errno) {
+    let from = s
+        .conns
+        .get(id)
+        .and_then(|c| s.eps.get(c.ep))
+        .map(|e| e.addr);
+    let why = match from {
+        Some(a) if a.ip().is_loopback() => "; an endpoint on loopback reaches its own host only",
+        _ => "",
+    };
+    crate::warn_limited!(
+        FI_LOG_EP_CTRL,
+        "connecting to {} from {}: {}{why}",
+        peer_text(s, id),
+        from.map_or(String::new(), |a| a.to_string()),
+        errno::text(e)
+    );
 }
 
 /// Begins to connect.
@@ -519,8 +538,16 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     let reads = c.reads.iter().map(|(n, _)| *n);
     let announced = c.rts.iter().map(|(_, (n, _))| *n);
     // In the order in which they were posted, as far as that is known.
+    let mut unreported = 0;
     for n in sent.chain(reads).chain(announced).chain(queued) {
+        unreported += usize::from(n.silent);
         s.tx_failed(&n, &why);
+    }
+    if unreported > 0 {
+        crate::warn_limited!(
+            FI_LOG_EP_DATA,
+            "{unreported} injected messages or writes were not sent: {text}"
+        );
     }
     for (_, (place, msg, _)) in &c.cts {
         s.recv_done(c.ep, place, msg, Some(why.clone()));
