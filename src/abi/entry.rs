@@ -13,7 +13,8 @@
 //! a call whose argument depends on another one, calls [`FromC::from_c`] itself and says why it
 //! may.
 
-use crate::core::{Errno, Info, Result};
+use crate::core::log::explained;
+use crate::core::{errno, Errno, Info, Result};
 use crate::types::*;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
@@ -166,9 +167,40 @@ impl<T> Answer<*const T> for *const T {
 pub(crate) fn guard<R: ReturnCode, T: Answer<R>>(call: &str, f: impl FnOnce() -> Result<T>) -> R {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(v)) => v.answer(),
-        Ok(Err(e)) => R::of_error(e),
+        Ok(Err(e)) => {
+            if e != FI_EAGAIN {
+                refused(call, e);
+            }
+            R::of_error(e)
+        }
         Err(_) => R::of_error(panicked(call)),
     }
+}
+
+/// Calls by which programs find out what there is: their errors need no line.
+const PROBES: [&str; 4] = ["fi_open_ops", "fi_getopt", "fi_setopt", "fi_av_lookup"];
+
+/// Says why a call is refused, where nothing more exact was said.
+#[cold]
+fn refused(call: &str, e: Errno) {
+    if explained() || PROBES.contains(&call) {
+        return;
+    }
+    let why = match e {
+        FI_EINVAL => {
+            "an argument has no valid value (an address: it is not in the endpoint's address vector)"
+        }
+        FI_EOPBADSTATE => "before fi_enable, or too late: the object is in use",
+        FI_EBADF => "the object, or one that it needs, is closed",
+        FI_ENOAV => "no address vector is bound",
+        FI_ENOCQ => "no completion queue is bound for this direction",
+        FI_ENOEQ => "no event queue is bound",
+        FI_ENOKEY => "the key is in use already, or out of range",
+        FI_EBADFLAGS => "flags that this call does not have",
+        FI_EMSGSIZE => "longer than the endpoint's limit",
+        _ => return,
+    };
+    crate::warn_limited!(FI_LOG_CORE, "{call}: {}: {why}", errno::text(e));
 }
 
 #[cold]

@@ -6,6 +6,7 @@
 //! [`LogSink`]. The data path logs only failures.
 
 use crate::types::*;
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -170,6 +171,16 @@ pub fn enabled(prov: &str, level: fi_log_level, subsys: fi_log_subsys) -> bool {
         && c.subsys.allows(subsys_name(subsys))
 }
 
+thread_local! {
+    /// A line was printed, or left out for being one of many, since [`explained`] was called.
+    static EXPLAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread has said something since the last call of this function.
+pub fn explained() -> bool {
+    EXPLAINED.replace(false)
+}
+
 /// Prints one line unconditionally; callers ask [`enabled`] first (the macros do).
 pub fn line(
     prov: &str,
@@ -179,6 +190,7 @@ pub fn line(
     line_no: u32,
     text: &str,
 ) {
+    EXPLAINED.set(true);
     if let Ok(sink) = SINK.read() {
         let line = LogLine {
             prov,
@@ -264,6 +276,7 @@ impl RateLimit {
                 .is_err()
         {
             self.skipped.fetch_add(1, Relaxed);
+            EXPLAINED.set(true);
             return None;
         }
         Some(self.skipped.swap(0, Relaxed))
@@ -347,7 +360,10 @@ macro_rules! warn_limited {
     ($subsys:expr, $($arg:tt)*) => {{
         static LIMIT: $crate::core::log::RateLimit = $crate::core::log::RateLimit::new();
         if let Some(skipped) = LIMIT.pass() {
-            $crate::warn_log!($subsys, "{} ({skipped} more like it)", format_args!($($arg)*));
+            match skipped {
+                0 => $crate::warn_log!($subsys, $($arg)*),
+                n => $crate::warn_log!($subsys, "{} ({n} more like it)", format_args!($($arg)*)),
+            }
         }
     }};
 }
