@@ -50,7 +50,7 @@ pub(crate) fn open<D: Domain>(
     info: Info,
     context: *mut c_void,
 ) -> Result<*mut fid_domain> {
-    let name = info.domain.as_ref().and_then(|d| d.name.clone());
+    let offer = info.clone();
     let provider = info.fabric.as_ref().and_then(|f| f.prov_name.clone());
     let domain = D::open(Arc::clone(fabric), info)?;
     let f = fid_domain {
@@ -66,8 +66,8 @@ pub(crate) fn open<D: Domain>(
         provider,
     };
     let handle = hand_out(f, body);
-    if let (Some(name), Some(f)) = (name, fabric.opened.get()) {
-        let _ = opened.set(f.domain(handle as usize, &name));
+    if let Some(f) = fabric.opened.get() {
+        let _ = opened.set(f.domain(handle as usize, &offer));
     }
     Ok(handle)
 }

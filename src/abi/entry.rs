@@ -187,9 +187,7 @@ fn refused(call: &str, e: Errno) {
         return;
     }
     let why = match e {
-        FI_EINVAL => {
-            "an argument has no valid value (an address: it is not in the endpoint's address vector)"
-        }
+        FI_EINVAL => "an argument has no valid value (an address: it is not in the address vector)",
         FI_EOPBADSTATE => "before fi_enable, or too late: the object is in use",
         FI_EBADF => "the object, or one that it needs, is closed",
         FI_ENOAV => "no address vector is bound",

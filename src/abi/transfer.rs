@@ -9,7 +9,7 @@ use super::default_flags::inject;
 use super::entry::FromC;
 use super::ep::EpBody;
 use super::work::counter;
-use crate::core::Result;
+use crate::core::{params, Result};
 pub(crate) use crate::hmem::device_memory_expected;
 use crate::hmem::{InjectBuf, MemKind, Piece, UserMem};
 use crate::prov::contract::*;
@@ -398,10 +398,6 @@ fn triggered<D: Domain, R: TransferRequest>(b: &EpBody<D>, mut r: R) -> Result<(
     Ok(())
 }
 
-/// No endpoint injects more: what is longer is refused before it is copied. An endpoint's own
-/// limit (`tx_attr->inject_size`) is smaller.
-const INJECT_MOST: usize = 16 << 20;
-
 /// Runs `f` with the data of a `*msg` call: a copy if its FI_INJECT asks for one. `FI_EMSGSIZE`
 /// for more than any endpoint injects.
 pub(crate) fn with_data<T>(
@@ -412,7 +408,7 @@ pub(crate) fn with_data<T>(
     if flags & FI_INJECT == 0 {
         return f(SendData::User(mem));
     }
-    if mem.len() > INJECT_MOST {
+    if mem.len() > params::INJECT_MOST {
         crate::warn_log!(
             FI_LOG_EP_DATA,
             "FI_INJECT with {} bytes: at most tx_attr->inject_size",

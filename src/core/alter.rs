@@ -79,7 +79,6 @@ pub fn default_sizes(info: &mut Info, hints: Option<&Info>, (tx, rx): (usize, us
 
 /// Shapes `info` by `hints` for an application of API version `api`.
 pub fn alter(api: u32, info: &mut Info, hints: Option<&Info>) {
-    super::opened::fill(info, hints);
     let asked = hints
         .and_then(|h| h.domain.as_ref())
         .map_or(0, |d| d.mr_mode);

@@ -5,6 +5,7 @@
 use super::check::Mismatch;
 use super::info::{DomainAttr, FabricAttr, Info};
 use super::process::PerProcess;
+use crate::types::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
@@ -19,8 +20,47 @@ struct OpenObject {
     number: u64,
     provider: String,
     fabric: String,
-    /// Of a domain: its name, and the handle of its fabric.
-    domain: Option<(String, usize)>,
+    domain: Option<OpenDomain>,
+}
+
+#[derive(Clone, Debug)]
+struct OpenDomain {
+    name: String,
+    /// The handle of its fabric.
+    of: usize,
+    offer: DomainOffer,
+}
+
+/// What a domain offers its endpoints.
+#[derive(Clone, Copy, Debug)]
+struct DomainOffer {
+    caps: u64,
+    mode: u64,
+    mr_mode: i32,
+    threading: fi_threading,
+    ep_type: fi_ep_type,
+}
+
+impl DomainOffer {
+    fn of(info: &Info) -> DomainOffer {
+        let d = info.domain.as_ref();
+        DomainOffer {
+            caps: info.caps | d.map_or(0, |d| d.caps),
+            mode: info.mode | d.map_or(0, |d| d.mode),
+            mr_mode: d.map_or(0, |d| d.mr_mode),
+            threading: d.map_or(0, |d| d.threading),
+            ep_type: info.ep.as_ref().map_or(FI_EP_UNSPEC, |e| e.type_),
+        }
+    }
+
+    /// Whether endpoints of `wanted` find in the domain what that promises.
+    fn serves(&self, wanted: &DomainOffer) -> bool {
+        wanted.caps & !self.caps == 0
+            && wanted.mode & self.mode == self.mode
+            && wanted.mr_mode == self.mr_mode
+            && wanted.threading == self.threading
+            && wanted.ep_type == self.ep_type
+    }
 }
 
 /// In the order in which they were opened. The child of a fork has opened nothing.
@@ -56,15 +96,20 @@ impl Opened {
         with(|l| l.retain(|e| e.number != self.0));
     }
 
-    /// A domain of this fabric was opened.
-    pub fn domain(&self, handle: usize, name: &str) -> Opened {
+    /// A domain of this fabric was opened as `info` describes it.
+    pub fn domain(&self, handle: usize, info: &Info) -> Opened {
+        let name = info.domain.as_ref().and_then(|d| d.name.clone());
         let opened = Opened::new();
         with(|l| {
             if let Some(f) = l.iter().find(|e| e.number == self.0).cloned() {
                 l.push(OpenObject {
                     handle,
                     number: opened.0,
-                    domain: Some((name.to_string(), f.handle)),
+                    domain: Some(OpenDomain {
+                        name: name.unwrap_or_default(),
+                        of: f.handle,
+                        offer: DomainOffer::of(info),
+                    }),
                     ..f
                 });
             }
@@ -87,85 +132,72 @@ impl OpenObject {
     }
 
     fn is_domain(&self, f: &FabricAttr, d: &DomainAttr) -> bool {
-        let name = self.domain.as_ref().map(|(name, _)| name);
+        let name = self.domain.as_ref().map(|d| &d.name);
         self.is_fabric(f) && name.is_some() && name == d.name.as_ref()
     }
 
-    fn mismatch(attr: &'static str, found: Option<&OpenObject>, had: Option<&String>) -> Mismatch {
-        let wanted = match found {
-            None => "an open object".to_string(),
-            Some(e) => {
-                let name = e.domain.as_ref().map_or(&e.fabric, |(name, _)| name);
-                format!("{name} of provider {}", e.provider)
-            }
-        };
-        let had = had.cloned().unwrap_or_default();
-        Mismatch { attr, wanted, had }
+    fn mismatch(&self, attr: &'static str, had: Option<&String>) -> Mismatch {
+        let name = self.domain.as_ref().map_or(&self.fabric, |d| &d.name);
+        Mismatch {
+            attr,
+            wanted: format!("{name} of provider {}", self.provider),
+            had: had.cloned().unwrap_or_default(),
+        }
     }
 }
 
-/// Whether a candidate is of the fabric and the domain whose handles the hints have.
+/// Whether a candidate is of the fabric and the domain whose handles the hints have. What is not
+/// open in this process restricts nothing: an info may have been kept for longer than the object.
 pub fn check(have: &Info, hints: &Info) -> Result<(), Mismatch> {
-    let wanted = |handle: Option<usize>| handle.filter(|h| *h != 0);
-    let fabric = wanted(hints.fabric.as_ref().map(|f| f.fabric));
-    let domain = wanted(hints.domain.as_ref().map(|d| d.domain));
+    let fabric = hints.fabric.as_ref().map_or(0, |f| f.fabric);
+    let domain = hints.domain.as_ref().map_or(0, |d| d.domain);
     let (Some(f), Some(d)) = (&have.fabric, &have.domain) else {
         return Ok(());
     };
-    if fabric.is_none() && domain.is_none() {
+    if fabric == 0 && domain == 0 {
         return Ok(());
     }
     with(|l| {
-        let find = |handle| l.iter().find(|e| e.handle == handle);
-        if let Some(e) = fabric.map(find) {
-            if !e.is_some_and(|e| e.domain.is_none() && e.is_fabric(f)) {
-                return Err(OpenObject::mismatch(
-                    "fabric_attr->fabric",
-                    e,
-                    f.name.as_ref(),
-                ));
+        for e in l.iter() {
+            if e.handle == fabric && !(e.domain.is_none() && e.is_fabric(f)) {
+                return Err(e.mismatch("fabric_attr->fabric", f.name.as_ref()));
             }
-        }
-        if let Some(e) = domain.map(find) {
-            if !e.is_some_and(|e| e.is_domain(f, d)) {
-                return Err(OpenObject::mismatch(
-                    "domain_attr->domain",
-                    e,
-                    d.name.as_ref(),
-                ));
+            if e.handle == domain && !e.is_domain(f, d) {
+                return Err(e.mismatch("domain_attr->domain", d.name.as_ref()));
             }
         }
         Ok(())
     })
 }
 
-/// Fills in the handles of an info that fulfils the hints: the hints' own, else those of the first
-/// fabric and domain that are open under its names.
+/// Fills in the handles of an info that is complete otherwise and fulfils the hints: the hints'
+/// own, else those of the first fabric and domain that are open under its names and have what it
+/// promises.
 pub fn fill(info: &mut Info, hints: Option<&Info>) {
+    let wanted = DomainOffer::of(info);
     let (Some(f), Some(d)) = (&mut info.fabric, &mut info.domain) else {
         return;
     };
-    f.fabric = hints
+    let fabric = hints
         .and_then(|h| h.fabric.as_ref())
         .map_or(0, |f| f.fabric);
-    d.domain = hints
+    let domain = hints
         .and_then(|h| h.domain.as_ref())
         .map_or(0, |d| d.domain);
     with(|l| {
-        let of = l.iter().find(|e| e.handle == d.domain);
-        if let (0, Some((_, fabric))) = (f.fabric, of.and_then(|e| e.domain.as_ref())) {
-            f.fabric = *fabric;
-        }
-        if f.fabric == 0 {
-            let open = l.iter().find(|e| e.domain.is_none() && e.is_fabric(f));
-            f.fabric = open.map_or(0, |e| e.handle);
-        }
-        if d.domain == 0 {
-            let of_fabric =
-                |e: &&OpenObject| e.domain.as_ref().is_some_and(|(_, of)| *of == f.fabric);
-            let open = l.iter().filter(of_fabric).find(|e| e.is_domain(f, d));
-            d.domain = open.map_or(0, |e| e.handle);
-        }
+        let domain = l.iter().find(|e| e.handle == domain && e.is_domain(f, d));
+        let of = domain.and_then(|e| e.domain.as_ref()).map(|d| d.of);
+        let is_fabric = |e: &&OpenObject| e.domain.is_none() && e.is_fabric(f);
+        let named = |e: &&OpenObject| e.handle == fabric || Some(e.handle) == of;
+        let first = || l.iter().find(is_fabric);
+        let fabric = l.iter().filter(is_fabric).find(named).or_else(first);
+        f.fabric = fabric.map_or(0, |e| e.handle);
+        let serves = |e: &&OpenObject| {
+            let own = e.domain.as_ref().filter(|d| d.of == f.fabric);
+            own.is_some_and(|d| d.offer.serves(&wanted))
+        };
+        let first = || l.iter().filter(serves).find(|e| e.is_domain(f, d));
+        d.domain = domain.or_else(first).map_or(0, |e| e.handle);
     });
 }
 
@@ -199,7 +231,7 @@ mod tests {
         let mut b = info("p", "net", "second");
         let mut c = info("q", "net", "first");
         let f = Opened::fabric(0x10, "p", "net");
-        let d = f.domain(0x20, "second");
+        let d = f.domain(0x20, &b);
         for (i, handle) in [(&mut a, 0), (&mut b, 0x20)] {
             fill(i, None);
             assert_eq!(handles(i), (0x10, handle));
@@ -214,9 +246,19 @@ mod tests {
             "domain_attr->domain: wanted second of provider p, had first"
         );
         assert_eq!(check(&c, &a).unwrap_err().attr, "fabric_attr->fabric");
+        // A domain that needs another mode of registration is not offered, unless it is asked for.
+        let mut other = b.clone();
+        other.domain.as_mut().unwrap().mr_mode = FI_MR_LOCAL;
+        let hints = other.clone();
+        fill(&mut other, None);
+        assert_eq!(handles(&other), (0x10, 0));
+        fill(&mut other, Some(&hints));
+        assert_eq!(handles(&other), (0x10, 0x20));
         drop(d);
-        assert!(check(&b, &b).is_err());
-        fill(&mut b, None);
+        // What is closed restricts nothing.
+        let old = b.clone();
+        assert!(check(&a, &old).is_ok());
+        fill(&mut b, Some(&old));
         assert_eq!(handles(&b), (0x10, 0));
         drop(f);
         fill(&mut b, None);

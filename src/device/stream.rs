@@ -181,7 +181,7 @@ impl Stream {
     }
 
     /// As [`Stream::pair`], by TCP.
-    #[cfg(test)]
+    #[cfg(all(test, not(miri)))]
     pub(crate) fn tcp_pair() -> io::Result<(Stream, Stream)> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         let near = std::net::TcpStream::connect(listener.local_addr()?)?;

@@ -14,7 +14,7 @@ mod tcp;
 pub(crate) use efa::SOFT_WORDS;
 pub use efa::{efa, EfaParams};
 pub use hmem::hmem;
-pub use tcp::{tcp, TcpParams};
+pub use tcp::{tcp, TcpParams, INJECT_MOST};
 
 use super::errno::Result;
 use crate::types::*;

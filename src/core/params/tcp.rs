@@ -4,6 +4,16 @@ use super::table::{param_kind, param_table, BOOL, INT, SIZE};
 use super::Def;
 use std::sync::OnceLock;
 
+/// No endpoint injects more, bytes: what is longer is refused before it is copied.
+pub const INJECT_MOST: usize = 16 << 20;
+
+impl TcpParams {
+    /// The largest injected message.
+    pub fn inject_most(&self) -> usize {
+        self.max_inject.min(INJECT_MOST)
+    }
+}
+
 param_table! {
     TcpParams of Some("tcp");
     iface: text = None, "Network interface, or local IP address, to use. Default: all.";
@@ -13,7 +23,8 @@ param_table! {
         "Operations under way to one peer before the next gets FI_EAGAIN, unless the application \
          asks for more.";
     rx_size: size = 256, "Receives of an endpoint that applications should count on.";
-    max_inject: size = 4096, "Largest injected message (tx_attr->inject_size), bytes.";
+    max_inject: size = 4096,
+        "Largest injected message (tx_attr->inject_size), bytes; at most 16 MiB.";
     max_saved: size = 0,
         "Messages without a receive that are kept of one peer before its connection is not read \
          any more; 0: no limit.";

@@ -1,4 +1,5 @@
-//! The EFA adapters of this machine: opened once, when they are first asked for, and never closed.
+//! The EFA adapters of this machine: opened when they are first asked for, and never closed once
+//! they are listed.
 
 use super::forks;
 use super::sys::*;
@@ -19,6 +20,13 @@ pub struct Adapter {
     pub limits: efadv_device_attr,
     /// Whether packet buffers may use huge pages.
     pub huge_pages: bool,
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        // SAFETY: the context is open; nobody has got this adapter.
+        unsafe { (self.lib.ibv_close_device)(self.context) };
+    }
 }
 
 // SAFETY: contexts of libibverbs may be used by any thread; nothing in here changes.
@@ -108,7 +116,7 @@ fn failed_call(call: &str, e: Errno) -> String {
 }
 
 fn unusable(name: &str, why: &str) {
-    crate::warn_log!(
+    crate::warn_limited!(
         FI_LOG_FABRIC,
         "{name}: {why}: EFA adapters cannot be used (FI_EFA_SOFT=on takes the software adapter in \
          their place)"

@@ -6,7 +6,7 @@ use crate::core::info::{
     BusAttr, DeviceAttr, DomainAttr, EpAttr, FabricAttr, LinkAttr, Nic, RxAttr, TxAttr,
 };
 use crate::core::registry::Query;
-use crate::core::{alter, check, params, version, Info, Result};
+use crate::core::{alter, check, opened, params, version, Info, Result};
 use crate::device::any;
 use crate::device::{AdapterAttr, QpAddr};
 use crate::hmem;
@@ -522,6 +522,7 @@ fn candidate(i: &mut Info, q: &Query, d: &AdapterAttr) -> check::Check {
             (d.progress, d.control_progress) = (progress, progress);
         }
     }
+    opened::fill(i, q.hints);
     Ok(())
 }
 

@@ -142,7 +142,7 @@ impl TcpEp {
             );
             return Err(FI_EINVAL);
         }
-        inject_fits(info, params::tcp().max_inject)?;
+        inject_fits(info, params::tcp().inject_most())?;
         let msg = (type_ == FI_EP_MSG).then(MsgState::default);
         // FI_TCP_PORT_LOW_RANGE and -HIGH_RANGE are for those that listen.
         let listener = match &msg {

@@ -8,7 +8,7 @@
 use crate::core::info::{DomainAttr, EpAttr, FabricAttr, RxAttr, TxAttr};
 use crate::core::registry::Query;
 use crate::core::sockaddr as addr;
-use crate::core::{alter, check, params, Info, Result};
+use crate::core::{alter, check, opened, params, Info, Result};
 use crate::device::interfaces::{interface_addrs, InterfaceAddr};
 use crate::types::*;
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub(super) fn rdm() -> Info {
             | FI_TRANSMIT_COMPLETE
             | FI_DELIVERY_COMPLETE,
         msg_order: ORDER,
-        inject_size: p.max_inject,
+        inject_size: p.inject_most(),
         size: 65536,
         iov_limit: crate::hmem::MAX_SEGS,
         rma_iov_limit: crate::core::iovs::MAX_IOV,
@@ -459,6 +459,7 @@ fn candidate(i: &mut Info, q: &Query) -> check::Check {
     alter::alter(q.api, i, q.hints);
     let p = params::tcp();
     alter::default_sizes(i, q.hints, (p.tx_size, p.rx_size));
+    opened::fill(i, q.hints);
     Ok(())
 }
 

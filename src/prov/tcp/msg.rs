@@ -154,9 +154,13 @@ pub(crate) fn socket(s: &TcpState, id: u32) -> Result<i32> {
     fd.ok_or(FI_EOPBADSTATE)
 }
 
-/// fi_shutdown(3). `FI_ENOTCONN` without a connection.
+/// fi_shutdown(3), also of what has ended already: both sides may call it. `FI_ENOTCONN` before
+/// there is a connection.
 pub(crate) fn shutdown(s: &mut TcpState, id: u32) -> Result<()> {
     let e = s.eps.get(id).ok_or(FI_EBADF)?;
+    if matches!(e.msg, Some(MsgState::Over)) {
+        return Ok(());
+    }
     let n = e.msg.as_ref().ok_or(FI_ENOSYS)?.conn()?;
     end(
         s,

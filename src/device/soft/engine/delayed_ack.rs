@@ -10,8 +10,9 @@
 const PROMPT: u64 = 100_000;
 /// Nanoseconds after which an acknowledgement is late.
 const LATE: u64 = 300_000;
-/// Answers that are asked for after the first delay, and at most.
-const NEEDED: (u16, u16) = (4, 4096);
+/// Answers that are asked for after the first delay, and at most: an acknowledgement that goes
+/// alone costs some 4 us, and a delay 1 ms.
+const NEEDED: (u16, u16) = (4, 256);
 
 /// The delay of acknowledgements to one peer.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub(super) struct DelayedAck {
     replied: bool,
     /// When the last message ended that has had no answer; 0 for none.
     ended_at: u64,
+    /// Its acknowledgement waits.
+    waits: bool,
     /// Prompt answers since the last delay, and how many are needed.
     answers: u16,
     needed: u16,
@@ -30,12 +33,13 @@ impl DelayedAck {
     /// once.
     pub(super) fn message_ended(&mut self, now: u64) -> bool {
         self.ended_at = now;
-        !(self.replied && self.answers >= self.needed)
+        self.waits = self.replied && self.answers >= self.needed;
+        !self.waits
     }
 
     /// A packet goes to the peer, with the acknowledgement.
     pub(super) fn sent(&mut self, now: u64) {
-        self.replied = true;
+        (self.replied, self.waits) = (true, false);
         if self.ended_at != 0 {
             let prompt = now.saturating_sub(self.ended_at) <= PROMPT;
             self.answers = self.answers.saturating_add(u16::from(prompt));
@@ -46,7 +50,7 @@ impl DelayedAck {
     /// An acknowledgement goes alone, because the application does not poll: a sender has waited
     /// for it in vain if it is late.
     pub(super) fn not_polled(&mut self, now: u64) {
-        if self.ended_at != 0 && now.saturating_sub(self.ended_at) >= LATE {
+        if self.waits && now.saturating_sub(self.ended_at) >= LATE {
             self.answers = 0;
             self.needed = (2 * self.needed).clamp(NEEDED.0, NEEDED.1);
         }
@@ -54,7 +58,7 @@ impl DelayedAck {
 
     /// An acknowledgement has gone alone.
     pub(super) fn went_alone(&mut self) {
-        self.replied = false;
+        (self.replied, self.waits) = (false, false);
     }
 }
 
@@ -87,6 +91,8 @@ mod tests {
         assert_eq!(exchange(&mut d, 100, 5_000_000), 99);
         // Prompt answers count again.
         assert_eq!(exchange(&mut d, 100, 5_000), 4);
+        // What goes alone without a message that waits is no delay.
+        d.not_polled(u64::MAX);
         assert_eq!(exchange(&mut d, 10, 5_000_000), 9);
         assert_eq!(exchange(&mut d, 100, 5_000), 8);
     }

@@ -127,10 +127,11 @@ fn destination(s: &mut State, by: Poster, r: &RecvReq) -> Result<Destination> {
                 return Err(FI_EOPBADSTATE);
             }
             tag_fits(ep.caps, r.tag.map(|(tag, _)| tag))?;
-            let av = ep.av.and_then(|a| s.avs.get(a));
+            let (avs, peers) = (&s.avs, &mut s.peers);
+            let av = || ep.av.and_then(|a| avs.get(a));
             Ok(Destination {
                 rxq: ep.rxq,
-                src: source(av, &mut s.peers, ep.caps, r.src)?,
+                src: source(av, peers, ep.caps, r.src)?,
                 report: ep.rx,
                 default_flags: ep.rx_flags,
                 min_multi: ep.opts.min_multi_recv,
@@ -139,11 +140,14 @@ fn destination(s: &mut State, by: Poster, r: &RecvReq) -> Result<Destination> {
         }
         Poster::Srx(id) => {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
-            let user = answering(by, s).ok().and_then(|id| s.eps.get(id));
-            let av = user.and_then(|e| s.avs.get(e.av?));
+            let (eps, avs, peers) = (&s.eps, &s.avs, &mut s.peers);
+            let av = || {
+                let (_, user) = eps.iter().find(|(_, e)| e.uses_srx(id))?;
+                avs.get(user.av?)
+            };
             Ok(Destination {
                 rxq: x.rxq,
-                src: source(av, &mut s.peers, x.caps, r.src)?,
+                src: source(av, peers, x.caps, r.src)?,
                 report: Some(CqBinding::everything()),
                 default_flags: x.rx_flags,
                 min_multi: x.min_multi_recv,
@@ -154,12 +158,17 @@ fn destination(s: &mut State, by: Poster, r: &RecvReq) -> Result<Destination> {
 }
 
 /// The peer that a receive is directed at: without FI_DIRECTED_RECV the source is not looked at
-/// (fi_msg(3)).
-fn source(av: Option<&Av>, peers: &mut Peers, caps: u64, src: fi_addr_t) -> Result<u32> {
+/// (fi_msg(3)), nor is the address vector.
+fn source<'a>(
+    av: impl FnOnce() -> Option<&'a Av>,
+    peers: &mut Peers,
+    caps: u64,
+    src: fi_addr_t,
+) -> Result<u32> {
     if src == FI_ADDR_UNSPEC || caps & FI_DIRECTED_RECV == 0 {
         return Ok(ANY);
     }
-    av.ok_or(FI_ENOAV)?.peer(src, peers)
+    av().ok_or(FI_ENOAV)?.peer(src, peers)
 }
 
 /// As [`recv`], any receive.

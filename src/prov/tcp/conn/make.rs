@@ -23,7 +23,9 @@ use crate::core::{errno, params, Errno, Result};
 use crate::device::host::descriptors_max;
 use crate::device::stream::{Poller, Stream, StreamListener};
 use crate::proto::PeerId;
+use crate::prov::reports::completion::CntrKind;
 use crate::types::*;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Accepted connections without a request yet, at one endpoint; one more ends the oldest.
@@ -79,15 +81,21 @@ fn connect(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32>
     Ok(id)
 }
 
+/// The kinds of counters that count an endpoint's own operations.
+const OWN: [CntrKind; 3] = [CntrKind::Send, CntrKind::Write, CntrKind::Read];
+
 fn cannot_connect(s: &TcpState, id: u32, e: Errno) {
     let from = s
         .conns
         .get(id)
         .and_then(|c| s.eps.get(c.ep))
         .map(|e| e.addr);
-    let why = match from {
-        Some(a) if a.ip().is_loopback() => "; an endpoint on loopback reaches its own host only",
-        _ => "",
+    let peer = s.conns.get(id).and_then(|c| s.peers.addr(c.peer));
+    let local = |a: Option<SocketAddr>| a.is_some_and(|a| a.ip().is_loopback());
+    let unreachable = matches!(e, FI_EINVAL | FI_ENETUNREACH | FI_EADDRNOTAVAIL);
+    let why = match unreachable && local(from) && !local(peer) {
+        true => "; an endpoint on loopback reaches its own host only",
+        false => "",
     };
     crate::warn_limited!(
         FI_LOG_EP_CTRL,
@@ -539,14 +547,15 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     let announced = c.rts.iter().map(|(_, (n, _))| *n);
     // In the order in which they were posted, as far as that is known.
     let mut unreported = 0;
+    let counted = s.eps.get(c.ep).is_some_and(|e| e.cntrs.any(&OWN));
     for n in sent.chain(reads).chain(announced).chain(queued) {
-        unreported += usize::from(n.silent);
+        unreported += usize::from(n.silent && !counted);
         s.tx_failed(&n, &why);
     }
     if unreported > 0 {
         crate::warn_limited!(
             FI_LOG_EP_DATA,
-            "{unreported} injected messages or writes were not sent: {text}"
+            "{unreported} injected messages or writes may not have arrived: {text}"
         );
     }
     for (_, (place, msg, _)) in &c.cts {
