@@ -400,6 +400,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "dmabuf efa-direct",
         "forks efa",
         "broken_send",
+        "announced tcp",
+        "announced efa",
         "incast tcp",
         "incast efa",
         "two_providers efa",

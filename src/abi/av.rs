@@ -3,6 +3,7 @@
 use super::entry::{entry, FromC, OutParam, OutParams, SizedOut, TextOut};
 use super::handles::AnyObject;
 use super::object::*;
+use crate::core::log::explained;
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
@@ -243,8 +244,10 @@ fn insert_all<D: Domain>(
     }
     let mut good = 0;
     for i in 0..values.count() {
+        // Only lines about this address count.
+        explained();
         let r = raw(&*av.domain, i).and_then(|a| av.domain.insert_addr(av.id, &a));
-        if let Err(e) = r {
+        if let Some(e) = r.err().filter(|_| !explained()) {
             crate::warn_log!(
                 FI_LOG_AV,
                 "fi_av_insert: address {i}: {}",

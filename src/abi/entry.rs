@@ -195,6 +195,7 @@ fn refused(call: &str, e: Errno) {
         FI_ENOEQ => "no event queue is bound",
         FI_ENOKEY => "the key is in use already, or out of range",
         FI_EBADFLAGS => "flags that this call does not have",
+        FI_ENOMEM => "memory, or what the system or the adapter has of something, is used up",
         FI_EMSGSIZE => "longer than the endpoint's limit",
         _ => return,
     };

@@ -271,27 +271,27 @@ impl Reactor {
 
     /// `FI_EMFILE` without descriptors, or another errno of the calls.
     fn new() -> Result<Reactor> {
-        let owned = |fd: i32| match fd {
-            // SAFETY: the descriptor is new, and owned at once.
-            0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-            _ => Err(no_descriptor(
-                "no endpoint: epoll_create1(2), eventfd(2), timerfd_create(2)",
-            )),
-        };
+        // SAFETY: the descriptor is new, and owned at once.
+        let owned = |fd: i32| (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
         let timer = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         // SAFETY: no pointers are passed.
-        let (epoll, wake_fd, timer_fd) = unsafe {
+        let all = unsafe {
             (
                 owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)),
                 owned(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)),
                 owned(libc::timerfd_create(libc::CLOCK_MONOTONIC, timer)),
             )
         };
+        let (Some(epoll), Some(wake_fd), Some(timer_fd)) = all else {
+            return Err(no_descriptor(
+                "no endpoint: epoll_create1(2), eventfd(2), timerfd_create(2)",
+            ));
+        };
         let r = Reactor {
             started: AtomicBool::new(false),
-            epoll: epoll?,
-            wake_fd: wake_fd?,
-            timer_fd: timer_fd?,
+            epoll,
+            wake_fd,
+            timer_fd,
             timer_runs: AtomicBool::new(false),
             list: Mutex::default(),
         };
