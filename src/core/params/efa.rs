@@ -208,7 +208,13 @@ pub fn efa() -> &'static EfaParams {
     static VALUES: OnceLock<EfaParams> = OnceLock::new();
     VALUES.get_or_init(|| {
         super::define_all(Some("efa"), NO_EFFECT);
-        let p = EfaParams::read();
+        let mut p = EfaParams::read();
+        for word in [&mut p.soft, &mut p.soft_mr_mode] {
+            *word = word
+                .take()
+                .map(|w| w.to_lowercase())
+                .filter(|w| !w.is_empty());
+        }
         report_unknown("FI_EFA_SOFT", &p.soft, &SOFT_WORDS.concat());
         report_unknown(
             "FI_EFA_SOFT_MR_MODE",
@@ -222,7 +228,7 @@ pub fn efa() -> &'static EfaParams {
 /// Values of FI_EFA_SOFT: what leaves the choice open, what asks for the software adapter, and what
 /// forbids it.
 pub(crate) const SOFT_WORDS: [&[&str]; 3] = [
-    &["auto", ""],
+    &["auto"],
     &["on", "1", "yes", "true"],
     &["off", "0", "no", "false"],
 ];
@@ -230,7 +236,7 @@ pub(crate) const SOFT_WORDS: [&[&str]; 3] = [
 /// Logs a value that is none of the words which a parameter takes, and counts as not set.
 fn report_unknown(name: &str, value: &Option<String>, words: &[&str]) {
     if let Some(v) = value.as_deref().filter(|v| !words.contains(v)) {
-        let words = words.join(" ");
+        let words = words.join(", ");
         crate::warn_log!(FI_LOG_CORE, "{name}={v}: wanted one of {words}");
     }
 }

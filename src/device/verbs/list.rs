@@ -118,8 +118,7 @@ fn failed_call(call: &str, e: Errno) -> String {
 fn unusable(name: &str, why: &str) {
     crate::warn_limited!(
         FI_LOG_FABRIC,
-        "{name}: {why}: EFA adapters cannot be used (FI_EFA_SOFT=on takes the software adapter in \
-         their place)"
+        "{name} cannot be used as EFA: {why} (FI_EFA_SOFT=on takes the software adapter)"
     );
 }
 
