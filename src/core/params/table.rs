@@ -1,6 +1,6 @@
 //! Typed tables of parameters: one line for each gives its type, default and text.
 
-use super::{define, get, Value};
+use super::{define, env_name, get, Value};
 use crate::types::*;
 
 pub(super) const STR: fi_param_type = FI_PARAM_STRING;
@@ -92,7 +92,14 @@ pub(super) fn flag(name: ParamName, default: bool) -> bool {
 pub(super) fn limit(name: ParamName, default: Option<usize>) -> Option<usize> {
     match get(name.0, name.1) {
         Ok(Value::Size(v)) => Some(v),
-        Ok(Value::Int(v)) => usize::try_from(v).ok().or(default),
+        Ok(Value::Int(v)) => usize::try_from(v).ok().or_else(|| {
+            // -1 stands for the default, as with the C library.
+            if v != -1 {
+                let name = env_name(name.0, name.1);
+                crate::warn_log!(FI_LOG_CORE, "{name}={v} is ignored: wanted 0 or more");
+            }
+            default
+        }),
         _ => default,
     }
 }
