@@ -107,7 +107,7 @@ fn sleepers_are_woken_for_every_record() {
 /// the first one then must not take chunks of the second.
 #[test]
 fn numbers_of_split_copies_are_not_used_again_before_the_peer_has_looked() {
-    let (mut a, mut b) = (endpoint(4), endpoint(5));
+    let (mut a, mut b) = (endpoint(73), endpoint(74));
     let copy = |a: &mut ShmEndpoint| {
         let Some(split) = a.tx.open_split(9, 1) else {
             return false;
