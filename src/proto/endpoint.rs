@@ -10,7 +10,6 @@ use super::recvq::{Place, RecvQueue};
 use super::send::{AckKind, Tx};
 use super::{Failure, PacketPayload, PeerId, Port, Token};
 use crate::core::numbered::Numbered;
-use crate::transport::Status;
 use crate::types::*;
 use crate::wire::{
     carries_raw_addr, extra, Handshake, Opt, Repr, HEADER_MAX, RAW_ADDR_LEN, REF_SKIP,
@@ -345,12 +344,7 @@ impl Endpoint {
         rq: &mut RecvQueue,
         port: &mut impl Port,
     ) {
-        let status = u8::try_from(errno).ok();
-        let known = status.and_then(|s| Status::from_code(s.into()));
-        let failure = Failure {
-            errno: known.map_or(FI_EIO, Status::errno),
-            status: status.unwrap_or(u8::MAX),
-        };
+        let failure = Failure::told_by_peer(errno);
         if kind == crate::wire::REF_OPERATION {
             // Transmit and receive operations have different numbers: a receiver gives up a
             // transmit operation of ours, a sender gives up a receive operation.

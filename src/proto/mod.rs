@@ -44,6 +44,8 @@ pub use send::SendArgs;
 pub(crate) use sim::seeds as sim_seeds;
 
 use crate::core::Errno;
+use crate::transport::Status;
+use crate::types::FI_EIO;
 use crate::wire::{Iovs, RmaIov};
 
 /// Number of a peer, the same for all endpoints that share a receive queue.
@@ -56,6 +58,18 @@ pub struct Failure {
     pub errno: Errno,
     /// Device status, 0 when the adapter is not the reason.
     pub status: u8,
+}
+
+impl Failure {
+    /// Of an operation that the peer has given up, with the status that it says.
+    fn told_by_peer(code: u32) -> Failure {
+        let status = u8::try_from(code).unwrap_or(u8::MAX);
+        let known = Status::from_code(status.into()).filter(|s| *s != Status::Ok);
+        Failure {
+            errno: known.map_or(FI_EIO, Status::errno),
+            status,
+        }
+    }
 }
 
 /// Payload of a packet, or the memory that receives it: `len` bytes of operation `ctx` from `off`
@@ -175,4 +189,18 @@ pub trait Port {
         data: &[u8],
         former: &mut Vec<u8>,
     ) -> Result<(), Failure>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{FI_EKEYREJECTED, FI_SUCCESS};
+
+    #[test]
+    fn what_a_peer_has_given_up_has_failed() {
+        for code in (0..300).chain([u32::MAX]) {
+            assert_ne!(Failure::told_by_peer(code).errno, FI_SUCCESS, "{code}");
+        }
+        assert_eq!(Failure::told_by_peer(64).errno, FI_EKEYREJECTED);
+    }
 }
