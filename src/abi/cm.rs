@@ -134,18 +134,6 @@ entry! {
 }
 
 entry! {
-    fn pep_setopt(
-        _pep: fid_t,
-        _level: c_int,
-        _name: c_int,
-        _value: *const c_void,
-        _len: usize,
-    ) -> c_int = "fi_setopt" {
-        Result::<()>::Err(FI_ENOPROTOOPT)
-    }
-}
-
-entry! {
     fn pep_getname<D: Domain>(
         b: fid_t as &PepBody<D>,
         (addr: *mut c_void, len: *mut usize) as out: SizedOut,
@@ -340,6 +328,18 @@ entry! {
 }
 
 entry! {
+    pub(crate) fn no_setopt(
+        _ep: fid_t,
+        _level: c_int,
+        _name: c_int,
+        _value: *const c_void,
+        _len: usize,
+    ) -> c_int = "fi_setopt" {
+        Result::<()>::Err(FI_ENOPROTOOPT)
+    }
+}
+
+entry! {
     fn no_connect(
         _ep: *mut fid_ep,
         _addr: *const c_void,
@@ -377,7 +377,7 @@ impl<D: Domain> Tables<D> {
         size: size_of::<fi_ops_ep>(),
         cancel: None,
         getopt: Some(pep_getopt::<D>),
-        setopt: Some(pep_setopt),
+        setopt: Some(no_setopt),
         tx_ctx: None,
         rx_ctx: None,
         rx_size_left: None,

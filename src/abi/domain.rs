@@ -20,7 +20,7 @@ pub(crate) struct DomainBody<D: Domain> {
     /// The queue for events of endpoints that have none of their own (fi_domain_bind).
     pub eq: OnceLock<Arc<Eq>>,
     /// Known to fi_getinfo by its handle.
-    opened: Arc<OnceLock<Opened>>,
+    opened: Opened,
     /// `fabric_attr->prov_name` of the info that it was opened with.
     provider: Option<String>,
 }
@@ -58,26 +58,22 @@ pub(crate) fn open<D: Domain>(
         ops: table(Tables::<D>::DOMAIN_OPS),
         mr: table(Tables::<D>::MR_OPS),
     };
-    let opened = Arc::new(OnceLock::new());
+    let opened = Opened::next();
     let body = DomainBody {
         domain,
         eq: OnceLock::new(),
-        opened: Arc::clone(&opened),
+        opened,
         provider,
     };
     let handle = hand_out(f, body);
-    if let Some(f) = fabric.opened.get() {
-        let _ = opened.set(f.domain(handle as usize, &offer));
-    }
+    opened.domain(handle as usize, fabric.opened, &offer);
     Ok(handle)
 }
 
 close! {
     fn domain_close<D: Domain>(b: DomainBody<D> as fid_domain) {
         b.domain.close()?;
-        if let Some(o) = b.opened.get() {
-            o.close();
-        }
+        b.opened.close();
         Ok(())
     }
 }

@@ -6,7 +6,6 @@ use super::object::*;
 use super::sets::Member;
 use super::waiting::{chosen, wait_member, watch};
 use crate::core::info::FabricAttr;
-use crate::core::opened::Opened;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -48,8 +47,7 @@ pub(crate) fn open<P: Provider>(
         api_version: attr.api_version,
     };
     let handle = hand_out::<_, FabricBody>(f, Arc::clone(&fabric));
-    let opened = Opened::fabric(handle as usize, p.name(), name);
-    let _ = fabric.opened.set(opened);
+    fabric.opened.fabric(handle as usize, p.name(), name);
     Ok(handle)
 }
 

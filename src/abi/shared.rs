@@ -114,24 +114,12 @@ entry! {
     }
 }
 
-entry! {
-    fn stx_setopt(
-        _stx: fid_t,
-        _level: c_int,
-        _name: c_int,
-        _value: *const c_void,
-        _len: usize,
-    ) -> c_int = "fi_setopt" {
-        Result::<()>::Err(FI_ENOPROTOOPT)
-    }
-}
-
 /// A shared transmit context has no operations and no options.
 const STX_OPS: &fi_ops_ep = &fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
     cancel: Some(stx_cancel),
     getopt: Some(stx_getopt),
-    setopt: Some(stx_setopt),
+    setopt: Some(super::cm::no_setopt),
     tx_ctx: None,
     rx_ctx: None,
     rx_size_left: None,

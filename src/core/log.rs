@@ -353,6 +353,15 @@ macro_rules! warn_log {
     };
 }
 
+/// As [`warn_log`], once in a process: it says the same each time.
+#[macro_export]
+macro_rules! warn_once {
+    ($subsys:expr, $($arg:tt)*) => {{
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| $crate::warn_log!($subsys, $($arg)*));
+    }};
+}
+
 /// As [`warn_log`], for what a peer can cause: at most one line a second, with the number of those
 /// left out.
 #[macro_export]

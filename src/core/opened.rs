@@ -9,15 +9,15 @@ use crate::types::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-/// An object is open as long as this lives, unless it is closed before.
-#[derive(Debug)]
+/// The number of a fabric or domain, also while fi_getinfo does not know it (yet).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened(u64);
 
 #[derive(Clone, Debug)]
 struct OpenObject {
     handle: usize,
-    /// As in [`Opened`]: handles are used again later.
-    number: u64,
+    /// Handles are used again later.
+    number: Opened,
     provider: String,
     fabric: String,
     domain: Option<OpenDomain>,
@@ -71,40 +71,33 @@ fn with<T>(f: impl FnOnce(&mut Vec<OpenObject>) -> T) -> T {
 }
 
 impl Opened {
-    /// A fabric was opened.
-    pub fn fabric(handle: usize, provider: &str, name: &str) -> Opened {
-        let opened = Opened::new();
+    /// The number of an object that is about to be opened.
+    pub fn next() -> Opened {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Opened(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// It is a fabric, and open.
+    pub fn fabric(self, handle: usize, provider: &str, name: &str) {
         with(|l| {
             l.push(OpenObject {
                 handle,
-                number: opened.0,
+                number: self,
                 provider: provider.to_string(),
                 fabric: name.to_string(),
                 domain: None,
             });
         });
-        opened
     }
 
-    fn new() -> Opened {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Opened(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The object is closed.
-    pub fn close(&self) {
-        with(|l| l.retain(|e| e.number != self.0));
-    }
-
-    /// A domain of this fabric was opened as `info` describes it.
-    pub fn domain(&self, handle: usize, info: &Info) -> Opened {
+    /// It is a domain of the fabric `of`, and open as `info` describes it.
+    pub fn domain(self, handle: usize, of: Opened, info: &Info) {
         let name = info.domain.as_ref().and_then(|d| d.name.clone());
-        let opened = Opened::new();
         with(|l| {
-            if let Some(f) = l.iter().find(|e| e.number == self.0).cloned() {
+            if let Some(f) = l.iter().find(|e| e.number == of).cloned() {
                 l.push(OpenObject {
                     handle,
-                    number: opened.0,
+                    number: self,
                     domain: Some(OpenDomain {
                         name: name.unwrap_or_default(),
                         of: f.handle,
@@ -114,13 +107,11 @@ impl Opened {
                 });
             }
         });
-        opened
     }
-}
 
-impl Drop for Opened {
-    fn drop(&mut self) {
-        self.close();
+    /// It is closed.
+    pub fn close(self) {
+        with(|l| l.retain(|e| e.number != self));
     }
 }
 
@@ -230,8 +221,9 @@ mod tests {
         let mut a = info("p", "net", "first");
         let mut b = info("p", "net", "second");
         let mut c = info("q", "net", "first");
-        let f = Opened::fabric(0x10, "p", "net");
-        let d = f.domain(0x20, &b);
+        let (f, d) = (Opened::next(), Opened::next());
+        f.fabric(0x10, "p", "net");
+        d.domain(0x20, f, &b);
         for (i, handle) in [(&mut a, 0), (&mut b, 0x20)] {
             fill(i, None);
             assert_eq!(handles(i), (0x10, handle));
@@ -254,13 +246,13 @@ mod tests {
         assert_eq!(handles(&other), (0x10, 0));
         fill(&mut other, Some(&hints));
         assert_eq!(handles(&other), (0x10, 0x20));
-        drop(d);
+        d.close();
         // What is closed restricts nothing.
         let old = b.clone();
         assert!(check(&a, &old).is_ok());
         fill(&mut b, Some(&old));
         assert_eq!(handles(&b), (0x10, 0));
-        drop(f);
+        f.close();
         fill(&mut b, None);
         assert_eq!(handles(&b), (0, 0));
     }

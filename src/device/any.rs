@@ -101,15 +101,12 @@ pub fn list() -> Result<Vec<AdapterAttr>> {
 /// Warns once that the adapter is software, unless FI_EFA_SOFT asks for that adapter: by the
 /// provider's name, applications expect an EFA adapter.
 fn not_hardware(attr: &AdapterAttr) {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        crate::warn_log!(
-            FI_LOG_FABRIC,
-            "no EFA adapter here: {} is software over UDP, and shared memory within the host \
-             (FI_EFA_SOFT=on leaves this line out, FI_EFA_SOFT=off the software adapter)",
-            attr.name
-        );
-    });
+    crate::warn_once!(
+        FI_LOG_FABRIC,
+        "no EFA adapter here: {} is software over UDP, and shared memory within the host \
+         (FI_EFA_SOFT=on leaves this line out, FI_EFA_SOFT=off the software adapter)",
+        attr.name
+    );
 }
 
 impl Dev {

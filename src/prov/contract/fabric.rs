@@ -4,7 +4,7 @@ use crate::core::opened::Opened;
 use crate::core::Result;
 use crate::types::*;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A fabric: a name, an API version, children.
 pub struct Fabric {
@@ -13,7 +13,7 @@ pub struct Fabric {
     /// Its name.
     pub name: String,
     /// Known to fi_getinfo by its handle.
-    pub opened: OnceLock<Opened>,
+    pub opened: Opened,
     children: AtomicU32,
 }
 
@@ -23,7 +23,7 @@ impl Fabric {
         Arc::new(Fabric {
             api,
             name: name.to_string(),
-            opened: OnceLock::new(),
+            opened: Opened::next(),
             children: AtomicU32::new(0),
         })
     }
@@ -45,9 +45,7 @@ impl Fabric {
             "fabric",
             "domains or event queues",
         )?;
-        if let Some(o) = self.opened.get() {
-            o.close();
-        }
+        self.opened.close();
         Ok(())
     }
 }

@@ -92,10 +92,11 @@ fn nic(d: &AdapterAttr) -> Nic {
     }
 }
 
-/// The longest injected message of an endpoint without wide work requests, bytes.
+/// The longest message that an endpoint of this kind can inject, bytes.
 pub(crate) fn inject_most(kind: Kind, d: &AdapterAttr) -> usize {
-    match kind {
-        Kind::Rdm => INJECT_MAX.min(d.mtu / 2),
+    match (kind, d.raw.wide) {
+        (Kind::Rdm, _) => INJECT_MAX.min(d.mtu / 2),
+        (Kind::Direct, Some(wide)) => wide.inline.max(d.raw.inline),
         _ => d.raw.inline,
     }
 }
@@ -390,22 +391,6 @@ fn direct_info(d: &AdapterAttr, q: &Query) -> Info {
     i
 }
 
-/// Says once that FI_EFA_IFACE names no adapter.
-fn any_named(only: &str, all: &[AdapterAttr]) {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    if all.iter().any(|d| only.split(',').any(|n| n == d.name)) {
-        return;
-    }
-    ONCE.call_once(|| {
-        let had: Vec<_> = all.iter().map(|d| d.name.as_str()).collect();
-        crate::warn_log!(
-            FI_LOG_FABRIC,
-            "FI_EFA_IFACE: wanted {only}, had {}: provider efa offers nothing",
-            had.join(", ")
-        );
-    });
-}
-
 /// Candidates of all adapters that satisfy the query. `FI_ENODATA` when none does.
 pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let only = params::efa().iface.as_deref();
@@ -413,19 +398,24 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
     let mut list = Vec::new();
     let mut candidates = Vec::new();
     let all = any::list()?;
-    if let Some(only) = &only {
-        any_named(only, &all);
+    let named = |d: &AdapterAttr| only.is_none_or(|o| o.split(',').any(|n| n == d.name));
+    if !all.iter().any(named) {
+        crate::warn_once!(
+            FI_LOG_FABRIC,
+            "FI_EFA_IFACE: wanted {}, had {}: provider efa offers nothing",
+            only.unwrap_or(""),
+            Vec::from_iter(all.iter().map(|d| d.name.as_str())).join(", ")
+        );
     }
     for dev in all {
-        if let Some(only) = &only {
-            if !only.split(',').any(|n| n == dev.name) {
-                crate::info_log!(
-                    FI_LOG_FABRIC,
-                    "rejected {}: FI_EFA_IFACE: wanted {only}",
-                    dev.name
-                );
-                continue;
-            }
+        if !named(&dev) {
+            crate::info_log!(
+                FI_LOG_FABRIC,
+                "rejected {}: FI_EFA_IFACE: wanted {}",
+                dev.name,
+                only.unwrap_or("")
+            );
+            continue;
         }
         let mut rdm = rdm_info(&dev);
         collective(&mut rdm, q.hints);

@@ -22,6 +22,8 @@ use CntrKind::*;
 
 impl CntrKind {
     pub(crate) const ALL: [CntrKind; 6] = [Send, Recv, Write, Read, RemoteWrite, RemoteRead];
+    /// The kinds that an endpoint initiates.
+    pub(crate) const INITIATED: [CntrKind; 3] = [Send, Write, Read];
 
     /// The kind of the operation that a completion's flags describe.
     #[inline]

@@ -80,16 +80,13 @@ pub(crate) fn bind(addr: SocketAddr) -> Result<StreamListener> {
         return bind_exactly(addr);
     }
     if low == 0 || low > high {
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| {
-            crate::warn_log!(
-                FI_LOG_EP_CTRL,
-                "FI_TCP_PORT_LOW_RANGE {}, FI_TCP_PORT_HIGH_RANGE {}: wanted 1 to 65535, the lower \
-                 first: endpoints take any port",
-                p.port_low_range,
-                p.port_high_range
-            );
-        });
+        crate::warn_once!(
+            FI_LOG_EP_CTRL,
+            "FI_TCP_PORT_LOW_RANGE {}, FI_TCP_PORT_HIGH_RANGE {}: wanted 1 to 65535, the lower \
+             first: endpoints take any port",
+            p.port_low_range,
+            p.port_high_range
+        );
         return bind_exactly(addr);
     }
     let count = high - low + 1;

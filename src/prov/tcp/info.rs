@@ -203,7 +203,6 @@ fn interfaces() -> Vec<InterfaceAddr> {
             .map(InterfaceAddr::of_loopback)
             .to_vec();
     }
-    let names: BTreeSet<String> = all.iter().map(|a| a.name.clone()).collect();
     all.retain(|a| {
         let named = |o: &str| a.name == o || a.ip.to_string() == o || a.loopback && o == "loopback";
         let wanted = only.is_none_or(named);
@@ -219,20 +218,22 @@ fn interfaces() -> Vec<InterfaceAddr> {
         wanted
     });
     if let (Some(o), true) = (only, all.is_empty()) {
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| {
-            let had = Vec::from_iter(names).join(", ");
-            crate::warn_log!(
-                FI_LOG_FABRIC,
-                "FI_TCP_IFACE: wanted {o}, had {had}: provider tcp offers nothing"
-            );
-        });
+        crate::warn_once!(
+            FI_LOG_FABRIC,
+            "FI_TCP_IFACE: wanted {o}, had {}: provider tcp offers nothing",
+            interface_names().join(", ")
+        );
     }
     let link_local =
         |ip: &IpAddr| matches!(ip, IpAddr::V6(v) if v.segments()[0] & 0xffc0 == 0xfe80);
     // The sort keeps the system's order among equals.
     all.sort_by_key(|a| (a.loopback, doubtful(a), a.ip.is_ipv6(), link_local(&a.ip)));
     all
+}
+
+fn interface_names() -> Vec<String> {
+    let names: BTreeSet<String> = interface_addrs().into_iter().map(|a| a.name).collect();
+    Vec::from_iter(names)
 }
 
 /// Fabrics there are, by name.

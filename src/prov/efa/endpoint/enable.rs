@@ -45,8 +45,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<RawFd> {
         crate::warn_log!(FI_LOG_EP_CTRL, "fi_enable: no address vector is bound");
         FI_ENOAV
     })?;
-    let own = [CntrKind::Send, CntrKind::Write, CntrKind::Read];
-    let sends = ep.tx.is_some() || ep.cntrs.any(&own);
+    let sends = ep.tx.is_some() || ep.cntrs.any(&CntrKind::INITIATED);
     let receives = ep.rx.is_some() || ep.cntrs.any(&[CntrKind::Recv]);
     if !(ep.is_context || sends && receives) {
         crate::warn_log!(

@@ -155,9 +155,7 @@ impl Ep {
             _ => Kind::Rdm,
         };
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
-        let wide = d.raw.wide.filter(|_| kind == Kind::Direct);
-        let most = wide.map_or(0, |w| w.inline).max(inject_most(kind, d));
-        inject_fits(info, most)?;
+        inject_fits(info, inject_most(kind, d))?;
         let mut opts = options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d);
         opts.rma = info.caps & FI_RMA != 0;
         opts.sends = info.tx.as_ref().map_or(0, |t| t.size);

@@ -28,11 +28,13 @@ use crate::types::*;
 fn answering(by: Poster, s: &State) -> Result<u32> {
     match by {
         Poster::Ep(id) => Ok(id),
-        Poster::Srx(x) => {
-            let user = s.eps.iter().find(|(_, e)| e.uses_srx(x));
-            user.map(|(id, _)| id).ok_or(FI_ENOCQ)
-        }
+        Poster::Srx(x) => first_user(&s.eps, x).map(|(id, _)| id).ok_or(FI_ENOCQ),
     }
+}
+
+/// The first endpoint of a shared receive context.
+fn first_user(eps: &Slab<Ep>, srx: u32) -> Option<(u32, &Ep)> {
+    eps.iter().find(|(_, e)| e.uses_srx(srx))
 }
 
 /// Posts a receive, or peeks, claims or discards. `FI_ENOCQ` for peeks at a shared receive
@@ -141,10 +143,7 @@ fn destination(s: &mut State, by: Poster, r: &RecvReq) -> Result<Destination> {
         Poster::Srx(id) => {
             let x = s.srxs.get(id).ok_or(FI_EBADF)?;
             let (eps, avs, peers) = (&s.eps, &s.avs, &mut s.peers);
-            let av = || {
-                let (_, user) = eps.iter().find(|(_, e)| e.uses_srx(id))?;
-                avs.get(user.av?)
-            };
+            let av = || avs.get(first_user(eps, id)?.1.av?);
             Ok(Destination {
                 rxq: x.rxq,
                 src: source(av, peers, x.caps, r.src)?,

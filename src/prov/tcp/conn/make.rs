@@ -81,16 +81,10 @@ fn connect(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32>
     Ok(id)
 }
 
-/// The kinds of counters that count an endpoint's own operations.
-const OWN: [CntrKind; 3] = [CntrKind::Send, CntrKind::Write, CntrKind::Read];
-
 fn cannot_connect(s: &TcpState, id: u32, e: Errno) {
-    let from = s
-        .conns
-        .get(id)
-        .and_then(|c| s.eps.get(c.ep))
-        .map(|e| e.addr);
-    let peer = s.conns.get(id).and_then(|c| s.peers.addr(c.peer));
+    let c = s.conns.get(id);
+    let from = c.and_then(|c| s.eps.get(c.ep)).map(|e| e.addr);
+    let peer = c.and_then(|c| s.peers.addr(c.peer));
     let local = |a: Option<SocketAddr>| a.is_some_and(|a| a.ip().is_loopback());
     let unreachable = matches!(e, FI_EINVAL | FI_ENETUNREACH | FI_EADDRNOTAVAIL);
     let why = match unreachable && local(from) && !local(peer) {
@@ -547,7 +541,10 @@ pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
     let announced = c.rts.iter().map(|(_, (n, _))| *n);
     // In the order in which they were posted, as far as that is known.
     let mut unreported = 0;
-    let counted = s.eps.get(c.ep).is_some_and(|e| e.cntrs.any(&OWN));
+    let counted = s
+        .eps
+        .get(c.ep)
+        .is_some_and(|e| e.cntrs.any(&CntrKind::INITIATED));
     for n in sent.chain(reads).chain(announced).chain(queued) {
         unreported += usize::from(n.silent && !counted);
         s.tx_failed(&n, &why);
