@@ -88,8 +88,15 @@ int main(void)
 	enable();
 	for (size_t n = 1; n <= PIECES; n++)
 		pieces(n);
-	/* Lengths that differ, and more pieces than the limit. */
-	DO(-FI_EINVAL, access_pieces(1, 2, PIECE));
+	/* Of remote memory that is longer the first bytes are used. */
+	pattern(from, PIECE + 10);
+	memset(to, 0, sizeof(to));
+	POST(access_pieces(1, 3, PIECE + 10));
+	TRUE(next().op_context == from);
+	TRUE(!memcmp(to[0] + 100, from, PIECE) && !memcmp(to[1] + 100, from + PIECE, 10));
+	TRUE(to[1][110] == 0 && to[2][100] == 0);
+	/* Shorter remote memory, and more pieces than the limit. */
+	DO(-FI_EINVAL, access_pieces(1, 2, 2 * PIECE + 1));
 	DO(-FI_EINVAL, access_pieces(1, PIECES + 1, PIECES * PIECE));
 	DO(-FI_EINVAL, access_pieces(0, 0, 0));
 

@@ -81,7 +81,7 @@ fn drop_request<D: Domain>(e: &EqEvent, format: &Layout) {
     // the application has seen neither.
     unsafe {
         if let Some(i) = info::read(info, format) {
-            drop(TakenRequest::<D>::from_c(i.handle as fid_t));
+            drop(RequestHandle::<D>::from_c(i.handle as fid_t).and_then(RequestHandle::take));
         }
         info::free_list(info, format);
     }
@@ -194,11 +194,19 @@ entry! {
     }
 }
 
-/// A request to connect, taken from its handle.
-struct TakenRequest<D: Domain>(D::Request);
+/// The handle of a request to connect.
+struct RequestHandle<D: Domain>(fid_t, PhantomData<D>);
+
+impl<D: Domain> RequestHandle<D> {
+    /// Takes the request from its handle. `FI_EINVAL` if another thread has taken it.
+    fn take(self) -> Result<D::Request> {
+        // SAFETY: as promised to `from_c`.
+        Ok(unsafe { take::<fid, RequestBody<D>>(self.0)? }.0)
+    }
+}
 
 /// `FI_EINVAL` for one that was taken or rejected, or for another handle.
-impl<D: Domain> FromC<fid_t> for TakenRequest<D> {
+impl<D: Domain> FromC<fid_t> for RequestHandle<D> {
     unsafe fn from_c(handle: fid_t) -> Result<Self> {
         // SAFETY: the handle is NULL, or that of an info that FI_CONNREQ came with.
         unsafe {
@@ -213,7 +221,7 @@ impl<D: Domain> FromC<fid_t> for TakenRequest<D> {
                 );
                 return Err(FI_EINVAL);
             }
-            Ok(TakenRequest(take::<fid, RequestBody<D>>(handle)?.0))
+            Ok(RequestHandle(handle, PhantomData))
         }
     }
 }
@@ -221,10 +229,10 @@ impl<D: Domain> FromC<fid_t> for TakenRequest<D> {
 entry! {
     fn reject<D: Domain>(
         _pep: *mut fid_pep,
-        handle: fid_t as TakenRequest<D>,
+        handle: fid_t as RequestHandle<D>,
         (data: *const c_void, len: usize) as data: ConnData<D>,
     ) -> c_int = "fi_reject" {
-        D::reject(handle.0, data.0)
+        D::reject(handle.take()?, data.0)
     }
 }
 
@@ -267,7 +275,7 @@ pub(crate) fn open_ep<D: Domain>(domain: &Arc<D>, i: &Info) -> Result<u32> {
     unsafe {
         match FromC::from_c(handle) {
             Ok(AnyObject::<D>::Passive(p)) => domain.open_ep_of_passive(i, &p.passive),
-            _ => domain.open_requested_ep(i, TakenRequest::<D>::from_c(handle)?.0),
+            _ => domain.open_requested_ep(i, RequestHandle::<D>::from_c(handle)?.take()?),
         }
     }
 }

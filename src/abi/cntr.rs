@@ -1,10 +1,9 @@
 //! `fid_cntr`: counters (fi_cntr(3)).
 
 use super::entry::{entry, ControlArg, OutParam};
-use super::fabric::wait_obj;
 use super::object::*;
 use super::sets::{Member, WaitBody};
-use super::waiting::{control, wait_member, watch, WAITS};
+use super::waiting::{control, wait_member, wait_obj, watch, WAITS};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};

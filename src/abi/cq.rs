@@ -2,10 +2,9 @@
 
 use super::cq_errors::{cq_readerr, cq_strerror, ErrorTexts};
 use super::entry::{entry, ControlArg, FromC, OutParam};
-use super::fabric::wait_obj;
 use super::object::*;
 use super::sets::{Member, WaitBody};
-use super::waiting::{control, wait_member, watch, WAITS};
+use super::waiting::{control, wait_member, wait_obj, watch, WAITS};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
@@ -59,7 +58,8 @@ pub(crate) fn cq_format(attr: &fi_cq_attr) -> Result<fi_cq_format> {
         f => {
             crate::warn_log!(
                 FI_LOG_CQ,
-                "fi_cq_open: format {f}: wanted FI_CQ_FORMAT_CONTEXT to _TAGGED"
+                "fi_cq_open: format {}: wanted FI_CQ_FORMAT_CONTEXT to FI_CQ_FORMAT_TAGGED",
+                f.cast_signed()
             );
             Err(FI_EINVAL)
         }

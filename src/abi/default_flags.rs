@@ -92,6 +92,16 @@ impl<D: Domain> EpBody<D> {
     }
 }
 
+/// Whether FI_GETOPSFLAG asks for the flags of receives (FI_RECV) or of sends (FI_TRANSMIT).
+/// `FI_EINVAL` for both or neither.
+pub(super) fn asks_for_receives(flags: u64) -> Result<bool> {
+    match flags & (FI_TRANSMIT | FI_RECV) {
+        FI_TRANSMIT => Ok(false),
+        FI_RECV => Ok(true),
+        _ => Err(FI_EINVAL),
+    }
+}
+
 /// Carries out a request without flags whose default `flags` have FI_INJECT: its data, if they are
 /// few enough, are the caller's again when this returns.
 #[cold]

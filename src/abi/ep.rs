@@ -2,7 +2,7 @@
 
 use super::cm;
 use super::collective::{self, JoinArgs};
-use super::default_flags::{DefaultFlags, PlainEndpoint};
+use super::default_flags::{asks_for_receives, DefaultFlags, PlainEndpoint};
 use super::domain::DomainBody;
 use super::entry::{entry, ControlArg, FromC, OutParam, SizedOut};
 use super::handles::AnyObject;
@@ -234,7 +234,7 @@ fn control<D: Domain>(b: &EpBody<D>, command: c_int, arg: &ControlArg) -> Result
             if command == FI_SETOPSFLAG {
                 return b.set_op_flags(*flags);
             }
-            *flags = b.domain.op_flags(b.id()?, *flags & FI_RECV != 0)?;
+            *flags = b.domain.op_flags(b.id()?, asks_for_receives(*flags)?)?;
             Ok(())
         }
         _ => Err(FI_ENOSYS),
@@ -317,14 +317,16 @@ entry! {
             FI_GETOPSFLAG | FI_SETOPSFLAG => {
                 // SAFETY: the argument of these commands is a place for flags.
                 let flags: &mut u64 = unsafe { arg.get()? };
-                let own = match *flags & FI_RECV {
-                    0 => b.tx_flags.get(),
-                    _ => b.rx_flags.get(),
+                if command == FI_SETOPSFLAG {
+                    return b.set_alias_flags(*flags);
+                }
+                let own = match asks_for_receives(*flags)? {
+                    false => b.tx_flags.get(),
+                    true => b.rx_flags.get(),
                 };
-                match (command, own) {
-                    (FI_SETOPSFLAG, _) => return b.set_alias_flags(*flags),
-                    (_, Some(own)) => *flags = own,
-                    _ => return control(b, command, &arg),
+                match own {
+                    Some(own) => *flags = own,
+                    None => return control(b, command, &arg),
                 }
                 Ok(())
             }

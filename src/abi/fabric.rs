@@ -4,7 +4,7 @@ use super::entry::{entry, ControlArg, FromC, OutParam, TextOut};
 use super::handles::{AnyObject, Handles};
 use super::object::*;
 use super::sets::Member;
-use super::waiting::{chosen, wait_member, watch};
+use super::waiting::{chosen, put_descriptor, wait_member, wait_obj, watch};
 use crate::core::info::FabricAttr;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
@@ -118,7 +118,14 @@ entry! {
         wait_obj(
             "fi_eq_open",
             wait,
-            &[FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_SET, FI_WAIT_FD, FI_WAIT_YIELD],
+            &[
+                FI_WAIT_NONE,
+                FI_WAIT_UNSPEC,
+                FI_WAIT_SET,
+                FI_WAIT_FD,
+                FI_WAIT_POLLFD,
+                FI_WAIT_YIELD,
+            ],
         )?;
         let set = wait_member::<D>(wait, attr.map_or(core::ptr::null_mut(), |a| a.wait_set))?;
         let eq = Arc::new(Eq::new(flags, wait)?);
@@ -138,24 +145,6 @@ entry! {
         out.put(hand_out(f, b));
         Ok(())
     }
-}
-
-/// `FI_ENOSYS`, with a line, for a wait object that is not in `known`.
-pub(crate) fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> Result<()> {
-    if known.contains(&obj) {
-        return Ok(());
-    }
-    let names: Vec<String> = known
-        .iter()
-        .map(|w| crate::core::tostr::wait_obj(*w))
-        .collect();
-    crate::warn_log!(
-        FI_LOG_CORE,
-        "{call}: wait_obj: wanted {}, accepted {}",
-        crate::core::tostr::wait_obj(obj),
-        names.join(", ")
-    );
-    Err(FI_ENOSYS)
 }
 
 entry! {
@@ -225,8 +214,7 @@ entry! {
         arg: *mut c_void as ControlArg,
     ) -> c_int = "fi_control" {
         match command {
-            // SAFETY: FI_GETWAIT's argument is a place for a descriptor.
-            FI_GETWAIT => unsafe { arg.place::<c_int>()? }.put(b.eq.fd()?),
+            FI_GETWAIT => return put_descriptor(&arg, b.eq.wait_obj, b.eq.fd()),
             // SAFETY: FI_GETWAITOBJ's argument is a place for an enum fi_wait_obj.
             FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(chosen(b.eq.wait_obj)),
             _ => return Err(FI_ENOSYS),

@@ -260,7 +260,7 @@ fn kind_of(iface: fi_hmem_iface) -> Result<MemKind> {
     }
     crate::warn_log!(
         FI_LOG_MR,
-        "fi_mr_regattr: iface: wanted {} ({iface}), had FI_HMEM_SYSTEM{had}",
+        "fi_mr_regattr: iface: wanted {}, had FI_HMEM_SYSTEM{had}",
         crate::core::tostr::hmem_iface(iface)
     );
     Err(match iface {

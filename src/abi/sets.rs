@@ -6,6 +6,7 @@
 use super::entry::{entry, ControlArg, FromC, OutParam, OutParams};
 use super::handles::AnyObject;
 use super::object::*;
+use super::waiting::{chosen, put_descriptor, wait_obj};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
@@ -206,6 +207,8 @@ impl<D: Domain> Clone for Member<D> {
 /// Body of a `fid_wait`.
 pub(crate) struct WaitBody<D: Domain> {
     set: WaitSet,
+    /// FI_WAIT_FD or FI_WAIT_POLLFD.
+    obj: fi_wait_obj,
     members: Mutex<Vec<WaitMember<D>>>,
 }
 
@@ -301,14 +304,11 @@ entry! {
         if attr.flags != 0 {
             return Err(FI_EBADFLAGS);
         }
-        if !matches!(attr.wait_obj, FI_WAIT_UNSPEC | FI_WAIT_FD) {
-            crate::warn_log!(
-                FI_LOG_FABRIC,
-                "fi_wait_open: wait_obj {}: wanted FI_WAIT_UNSPEC or FI_WAIT_FD",
-                attr.wait_obj
-            );
-            return Err(FI_ENOSYS);
-        }
+        wait_obj(
+            "fi_wait_open",
+            attr.wait_obj,
+            &[FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_POLLFD],
+        )?;
         let context = core::ptr::null_mut();
         let f = fid_wait {
             fid: new_fid(FI_CLASS_WAIT, context, Tables::<D>::WAIT_FI_OPS),
@@ -316,6 +316,7 @@ entry! {
         };
         let b = Arc::new(WaitBody::<D> {
             set: WaitSet::new()?,
+            obj: chosen(attr.wait_obj),
             members: Mutex::default(),
         });
         out.put(hand_out(f, b));
@@ -343,10 +344,9 @@ entry! {
         arg: *mut c_void as ControlArg,
     ) -> c_int = "fi_control" {
         match command {
-            // SAFETY: FI_GETWAIT's argument is a place for a descriptor.
-            FI_GETWAIT => unsafe { arg.place::<c_int>()? }.put(b.set.fd()),
+            FI_GETWAIT => return put_descriptor(&arg, b.obj, Ok(b.set.fd())),
             // SAFETY: FI_GETWAITOBJ's is a place for an enum fi_wait_obj.
-            FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(FI_WAIT_FD),
+            FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(b.obj),
             _ => return Err(FI_ENOSYS),
         }
         Ok(())

@@ -17,23 +17,47 @@ pub(super) fn control(
     command: c_int,
     arg: &ControlArg,
 ) -> Result<()> {
-    // SAFETY: each command takes the address of what is put there: with FI_WAIT_MUTEX_COND the
-    // mutex and condition, else the descriptor.
-    unsafe {
-        match command {
-            FI_GETWAIT => {
-                let w = w.ok_or(FI_ENODATA)?;
-                if obj == FI_WAIT_MUTEX_COND {
-                    let (mutex, cond) = w.mutex_cond();
-                    arg.place()?.put(fi_mutex_cond { mutex, cond });
-                } else {
-                    arg.place::<c_int>()?.put(w.fd());
-                }
+    match command {
+        FI_GETWAIT => {
+            let w = w.ok_or(FI_ENODATA)?;
+            if obj != FI_WAIT_MUTEX_COND {
+                return put_descriptor(arg, obj, Ok(w.fd()));
             }
-            FI_GETWAITOBJ => arg.place::<fi_wait_obj>()?.put(chosen(obj)),
-            _ => return Err(FI_ENOSYS),
+            let (mutex, cond) = w.mutex_cond();
+            // SAFETY: the argument is a place for mutex and condition.
+            unsafe { arg.place()? }.put(fi_mutex_cond { mutex, cond });
         }
+        // SAFETY: the argument is a place for an enum fi_wait_obj.
+        FI_GETWAITOBJ => unsafe { arg.place::<fi_wait_obj>()? }.put(chosen(obj)),
+        _ => return Err(FI_ENOSYS),
     }
+    Ok(())
+}
+
+/// FI_GETWAIT of an object with one descriptor, which is always the same: the descriptor, or with
+/// FI_WAIT_POLLFD what poll(2) takes (fi_poll(3)). `FI_ETOOSMALL` when the caller's list has no
+/// entry.
+pub(super) fn put_descriptor(arg: &ControlArg, obj: fi_wait_obj, fd: Result<c_int>) -> Result<()> {
+    if obj != FI_WAIT_POLLFD {
+        // SAFETY: the argument is a place for a descriptor.
+        unsafe { arg.place::<c_int>()? }.put(fd?);
+        return Ok(());
+    }
+    // SAFETY: the argument is a struct fi_wait_pollfd whose list has `nfds` entries.
+    let list = unsafe { arg.get::<fi_wait_pollfd>()? };
+    let fd = fd?;
+    let room = core::mem::replace(&mut list.nfds, 1);
+    list.change_index = 1;
+    if room == 0 {
+        return Err(FI_ETOOSMALL);
+    }
+    let entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: as above.
+    unsafe { list.fd.write(entry) };
     Ok(())
 }
 
@@ -46,14 +70,33 @@ pub(crate) fn chosen(obj: fi_wait_obj) -> fi_wait_obj {
 }
 
 /// Wait objects that a queue or counter may be opened with.
-pub(super) const WAITS: [fi_wait_obj; 6] = [
+pub(super) const WAITS: [fi_wait_obj; 7] = [
     FI_WAIT_NONE,
     FI_WAIT_UNSPEC,
     FI_WAIT_SET,
     FI_WAIT_FD,
+    FI_WAIT_POLLFD,
     FI_WAIT_MUTEX_COND,
     FI_WAIT_YIELD,
 ];
+
+/// `FI_ENOSYS`, with a line, for a wait object that is not in `known`.
+pub(super) fn wait_obj(call: &str, obj: fi_wait_obj, known: &[fi_wait_obj]) -> Result<()> {
+    if known.contains(&obj) {
+        return Ok(());
+    }
+    let names: Vec<String> = known
+        .iter()
+        .map(|w| crate::core::tostr::wait_obj(*w))
+        .collect();
+    crate::warn_log!(
+        FI_LOG_CORE,
+        "{call}: wait_obj: wanted {}, accepted {}",
+        crate::core::tostr::wait_obj(obj),
+        names.join(", ")
+    );
+    Err(FI_ENOSYS)
+}
 
 /// The wait set an object opened with FI_WAIT_SET belongs to.
 pub(super) fn wait_member<D: Domain>(

@@ -40,6 +40,22 @@ impl Iovs {
         u32::from(self.count)
     }
 
+    /// The first `len` bytes of these pieces; `None` when they are shorter.
+    pub fn first(&self, len: u64) -> Option<Iovs> {
+        let mut cut = *self;
+        let mut left = len;
+        cut.count = 0;
+        for v in cut.list.iter_mut().take(self.count as usize) {
+            v.len = v.len.min(left);
+            left -= v.len;
+            cut.count += 1;
+            if left == 0 {
+                return Some(cut);
+            }
+        }
+        None
+    }
+
     /// Bytes of all pieces together; `None` when that overflows.
     pub fn total(&self) -> Option<u64> {
         self.as_slice()

@@ -2,7 +2,7 @@
 //!
 //! Tables, so that a new constant is one word in one place. Flag sets print in the order of their
 //! table, separated by ", "; bits without a name print as one hexadecimal number. An unknown
-//! enumerator prints as "Unknown". `super::describe` prints whole structs.
+//! enumerator prints as "Unknown" with its number. `super::describe` prints whole structs.
 
 use crate::types::*;
 
@@ -24,7 +24,7 @@ macro_rules! enum_names {
             #[allow(unreachable_patterns)]
             match value {
                 $(v if v == $value as u32 => stringify!($value).to_string(),)+
-                _ => "Unknown".to_string(),
+                other => format!("Unknown ({other})"),
             }
         }
     )+};
@@ -175,6 +175,6 @@ mod tests {
         assert_eq!(caps(FI_MSG | 1 << 63), "FI_MSG, 0x8000000000000000");
         assert_eq!(mr_mode(0), "");
         assert_eq!(ep_type(FI_EP_RDM), "FI_EP_RDM");
-        assert_eq!(ep_type(77), "Unknown");
+        assert_eq!(ep_type(77), "Unknown (77)");
     }
 }

@@ -1,11 +1,14 @@
 //! System services for the library's own use: the clock, random numbers, threads that take no
 //! signals.
 
+use crate::core::process::PerProcess;
 use crate::core::{guarded, Result};
 use crate::types::*;
 use core::ffi::c_void;
+use core::mem::size_of_val;
 use std::alloc::{alloc_zeroed, Layout};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Mutex;
 
 /// Nanoseconds of a clock that all processes of a host share, except those in another time
 /// namespace.
@@ -68,14 +71,35 @@ pub fn context_switches() -> u64 {
     (used.ru_nvcsw + used.ru_nivcsw) as u64
 }
 
+/// Random numbers of the system that are still to be used: one call to it takes as long as all else
+/// that a registration does.
+#[derive(Default)]
+struct Secrets {
+    words: [u64; 32],
+    left: usize,
+}
+
+static SECRETS: PerProcess<Mutex<Secrets>> = PerProcess::new();
+
 /// 64 unguessable bits from the system. `FI_ENOSYS` where it gives none: unlike [`random`], the
 /// clock is no substitute.
 pub fn secret() -> Result<u64> {
-    let mut v = 0u64;
+    let mut s = SECRETS.lock();
+    if s.left == 0 {
+        s.left = draw(&mut s.words)?;
+    }
+    s.left -= 1;
+    let at = s.left;
+    s.words.get_mut(at).map(core::mem::take).ok_or(FI_ENOSYS)
+}
+
+fn draw(words: &mut [u64]) -> Result<usize> {
+    let bytes = size_of_val(words);
     for _ in 0..16 {
-        // SAFETY: at most eight bytes are written into a variable of eight bytes.
-        if unsafe { libc::getrandom((&raw mut v).cast(), 8, 0) } == 8 {
-            return Ok(v);
+        // SAFETY: at most as many bytes are written as the slice has.
+        let n = unsafe { libc::getrandom(words.as_mut_ptr().cast(), bytes, 0) };
+        if usize::try_from(n) == Ok(bytes) {
+            return Ok(words.len());
         }
     }
     crate::warn_log!(

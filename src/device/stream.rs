@@ -193,11 +193,21 @@ impl Stream {
 
     /// Sets the socket options of every connection.
     pub(crate) fn tune(&self, nodelay: bool) {
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(30))
-            .with_interval(Duration::from_secs(10))
-            .with_retries(3);
         let _ = self.0.set_tcp_nodelay(nodelay);
+        self.probe_after(Duration::from_secs(30), Duration::from_secs(10));
+    }
+
+    /// The peer may have lost this connection: asks its system at once.
+    pub(crate) fn expect_reset(&self) {
+        let second = Duration::from_secs(1);
+        self.probe_after(second, second);
+    }
+
+    fn probe_after(&self, idle: Duration, interval: Duration) {
+        let keepalive = TcpKeepalive::new()
+            .with_time(idle)
+            .with_interval(interval)
+            .with_retries(3);
         let _ = self.0.set_tcp_keepalive(&keepalive);
     }
 

@@ -155,6 +155,15 @@ impl UnexpectedMessage {
     }
 }
 
+/// A message that has arrived whole.
+#[derive(Debug)]
+pub struct WholeMessage {
+    pub from: PeerId,
+    pub tag: Option<u64>,
+    pub cq_data: Option<u64>,
+    pub payload: Box<[u8]>,
+}
+
 /// What a peek finds.
 #[derive(Clone, Copy, Debug)]
 pub struct PeekResult {
@@ -305,8 +314,7 @@ impl RecvQueue {
         None
     }
 
-    /// Posts a [`RecvEntry`]. Returns `None` and does nothing while any unexpected message waits,
-    /// because the receive might match it.
+    /// Posts a [`RecvEntry`]. Returns `None` and does nothing if an unexpected message matches it.
     #[inline(always)]
     pub fn post_entry(
         &mut self,
@@ -318,7 +326,7 @@ impl RecvQueue {
             None => (&mut self.untagged, (0, 0)),
             Some(t) => (&mut self.tagged, t),
         };
-        if m.waiting() > 0 {
+        if m.waiting() > 0 && m.find_message(src, tag, ignore).is_some() {
             return None;
         }
         m.post(Posted {
@@ -379,6 +387,35 @@ impl RecvQueue {
         let u = m.take_message(id)?;
         self.bytes = self.bytes.saturating_sub(u.weight());
         Some(u)
+    }
+
+    /// The oldest unexpected message for a [`RecvEntry`], taken out, if it can be copied without
+    /// the protocol: endpoint `ep` has got all of it, and nobody waits for an answer.
+    pub fn take_whole(
+        &mut self,
+        ep: u32,
+        src: PeerId,
+        tag: Option<(u64, u64)>,
+        room: usize,
+    ) -> Option<WholeMessage> {
+        let (m, (tag, ignore)) = match tag {
+            None => (&mut self.untagged, (0, 0)),
+            Some(t) => (&mut self.tagged, t),
+        };
+        let id = m.find_message(src, tag, ignore)?;
+        m.message(id).filter(|u| {
+            let more = u.coming.is_some() || u.written.is_some() || u.rtm.receipt.is_some();
+            let whole = matches!(u.rtm.kind, RtmKind::Eager) && !more;
+            whole && u.ep == ep && u.payload.len() <= room
+        })?;
+        let u = m.take_message(id)?;
+        self.bytes = self.bytes.saturating_sub(u.weight());
+        Some(WholeMessage {
+            from: u.from,
+            tag: u.rtm.tag,
+            cq_data: u.rtm.opt.cq_data,
+            payload: u.payload,
+        })
     }
 
     /// Looks for the oldest unexpected message for these arguments.
@@ -660,5 +697,32 @@ mod tests {
         assert_eq!(q.heaviest(1, 0), [1]);
         assert_eq!(q.heaviest(1, 1 << 20), []);
         assert_eq!(q.heaviest(2, 0), [4]);
+    }
+
+    #[test]
+    fn a_receive_that_matches_no_waiting_message_is_posted() {
+        let mut q = RecvQueue::default();
+        for tag in [5, 6] {
+            let bytes = vec![tag as u8; 10].into_boxed_slice();
+            q.keep(UnexpectedMessage::whole(1, 2, Some(tag), None, bytes));
+        }
+        let what = RecvEntry {
+            context: 0,
+            into: Piece::EMPTY,
+            report: true,
+            tagged: true,
+        };
+        for tag in [5, 6] {
+            assert!(q
+                .post_entry(crate::proto::ANY, Some((tag, 0)), what)
+                .is_none());
+        }
+        assert!(q.post_entry(2, Some((7, 0)), what).is_some());
+        assert!(q.take_entry(2, Some(7), 0).is_some());
+        // Another endpoint's, one that does not fit, and then the oldest of both.
+        assert!(q.take_whole(3, 2, Some((6, 0)), 10).is_none());
+        assert!(q.take_whole(1, 2, Some((6, 0)), 9).is_none());
+        let u = q.take_whole(1, 2, Some((0, u64::MAX)), 10).unwrap();
+        assert_eq!((u.tag, u.payload[0], q.unexpected()), (Some(5), 5, 1));
     }
 }

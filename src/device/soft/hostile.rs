@@ -165,7 +165,7 @@ impl EngineHarness {
 
     fn poll(&mut self) {
         let mut events = core::mem::take(&mut self.events);
-        self.engine.poll(&mut events, self.now);
+        self.engine.poll(&mut events, false, self.now);
         self.take(&mut events.list);
         self.events = events;
     }

@@ -434,7 +434,7 @@ impl QueuePair for SoftQp {
     fn poll_all(&mut self, into: &mut Events) {
         if !self.found.rest(into) {
             self.begin_poll();
-            self.shared.lock().poll(into, now());
+            self.shared.poll(into);
         }
         if self.raw {
             let Events { list, arena } = into;
@@ -590,9 +590,8 @@ impl Drop for SoftQp {
     fn drop(&mut self) {
         let mut events = Events::default();
         thread::wait_for(Duration::from_secs(1), || {
-            let mut e = self.shared.lock();
-            e.poll(&mut events, now());
-            e.drained()
+            self.shared.poll(&mut events);
+            self.shared.lock().drained()
         });
         self.shared.lock().send_bye(now());
         self.shared.stop();

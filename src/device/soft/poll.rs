@@ -6,7 +6,6 @@
 //! [`QueuePair::poll_all`](crate::device::QueuePair::poll_all).
 
 use super::SoftQp;
-use crate::device::host::now;
 use crate::device::verbs::poll::PolledPacket;
 use crate::device::{Event, Events};
 use crate::transport::{Flow, Poll, PollStatus, Sink, Status};
@@ -54,7 +53,7 @@ impl SoftQp {
         }
         self.found.at = 0;
         self.begin_poll();
-        self.shared.lock().poll(&mut self.found.events, now());
+        self.shared.poll(&mut self.found.events);
     }
 }
 

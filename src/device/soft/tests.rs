@@ -1,5 +1,6 @@
 //! Tests of queue pairs of one process with each other, and (`strangers`) against an attacker.
 
+mod frequent_peer;
 mod strangers;
 
 use super::*;

@@ -18,6 +18,7 @@ use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::device::host::{self, now, zeroed};
 use crate::device::wait::{no_descriptor, watch};
+use crate::device::Events;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -123,6 +124,15 @@ impl SharedEngine {
         }
     }
 
+    /// The application's poll of the engine.
+    #[inline]
+    pub(crate) fn poll(&self, into: &mut Events) {
+        let mut e = self.lock();
+        // Under the lock, as `arm` changes it.
+        let alone = !self.thread_driven.load(Ordering::Relaxed);
+        e.poll(into, alone, now());
+    }
+
     /// Whether the thread drives the engine.
     #[inline]
     pub(crate) fn is_thread_driven(&self) -> bool {
@@ -141,7 +151,8 @@ impl SharedEngine {
 
     /// Hands the queue pair to the thread and asks for a signal. `false` when events wait already.
     pub(crate) fn arm(&self) -> bool {
-        let e = self.lock();
+        let mut e = self.lock();
+        e.before_wait(now());
         if e.has_events() {
             return false;
         }

@@ -76,7 +76,7 @@ impl Av {
         if a.gid == [0; 16] {
             return Err(FI_EADDRNOTAVAIL);
         }
-        let peer = peers.of(&a);
+        let peer = peers.named(&a);
         let slot = peer as usize;
         if self.by_peer.len() <= slot {
             self.by_peer.resize(slot + 1, NONE);

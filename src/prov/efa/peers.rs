@@ -40,15 +40,32 @@ struct KnownPeer {
 }
 
 impl Peers {
-    /// Number of the peer with this device address; an unknown address gets a new number.
+    /// Number of the peer with this device address; an unknown address gets a new number. What
+    /// `a` says of a peer may be late: a token replaces none that is known.
     #[inline]
     pub(crate) fn of(&mut self, a: &QpAddr) -> PeerId {
         if let Some(p) = self.by_addr.get(a).copied() {
-            if a.token != 0 {
+            if a.token != 0 && self.addr(p).is_some_and(|known| known.token == 0) {
                 self.complete(p, a);
             }
             return p;
         }
+        self.add(a)
+    }
+
+    /// As [`Peers::of`], for an address that the application inserts: its token is the peer's.
+    pub(crate) fn named(&mut self, a: &QpAddr) -> PeerId {
+        match self.by_addr.get(a).copied() {
+            Some(p) if a.token != 0 => {
+                self.complete(p, a);
+                p
+            }
+            Some(p) => p,
+            None => self.add(a),
+        }
+    }
+
+    fn add(&mut self, a: &QpAddr) -> PeerId {
         let p = self.all.insert(KnownPeer {
             addr: *a,
             listed: false,
@@ -202,5 +219,21 @@ mod tests {
             assert_eq!(peers.of(&heard), p);
             assert_eq!(peers.addr(p).unwrap().token == 0, keeps);
         }
+    }
+
+    #[test]
+    fn late_news_of_a_peer_do_not_undo_what_the_application_has_inserted() {
+        let mut peers = Peers::default();
+        let first = QpAddr {
+            qpn: 7,
+            qkey: public_key(7),
+            token: 5,
+            ..QpAddr::default()
+        };
+        let p = peers.named(&first);
+        let again = QpAddr { token: 6, ..first };
+        assert_eq!(peers.named(&again), p);
+        assert_eq!(peers.of(&first), p);
+        assert_eq!(peers.addr(p).unwrap().token, 6);
     }
 }

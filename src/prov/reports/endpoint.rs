@@ -49,7 +49,8 @@ fn known_kinds(call: &str, flags: u64, known: u64) -> Result<()> {
     }
     crate::warn_log!(
         FI_LOG_EP_CTRL,
-        "{call}: flags {flags:#x}: wanted bits of {known:#x}"
+        "{call}: flags {flags:#x}: wanted one or more of {}",
+        crate::core::tostr::cq_event_flags(known)
     );
     Err(FI_EBADFLAGS)
 }

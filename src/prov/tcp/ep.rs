@@ -224,6 +224,9 @@ impl TcpEp {
         if self.enabled {
             return Err(FI_EOPBADSTATE);
         }
+        if self.listener.as_ref().is_some_and(|l| l.addr() == at) {
+            return Ok(());
+        }
         let l = bind(at)?;
         self.addr = l.addr();
         self.listener = Some(l);

@@ -424,8 +424,12 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
         match p.src {
             Some(src) => {
                 offer(src, all.iter().find(|a| a.ip == src.ip()));
-                // A service at every address is also one at each.
-                let each = all.iter().filter(|_| src.ip().is_unspecified());
+                // A service at every address is also one at each. (Not for a listener, which is to
+                // be at all of them, unless the caller names one.)
+                let wanted = q.hints.and_then(|h| h.domain.as_ref()?.name.as_ref());
+                let rdm = base.ep.as_ref().is_some_and(|e| e.type_ == FI_EP_RDM);
+                let each = src.ip().is_unspecified() && (rdm || wanted.is_some());
+                let each = all.iter().filter(|_| each);
                 for a in each.filter(|a| a.ip.is_ipv4() == src.is_ipv4()) {
                     let mut own = address_of(a);
                     own.set_port(src.port());

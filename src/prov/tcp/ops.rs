@@ -186,8 +186,8 @@ pub(crate) fn rma(s: &mut TcpState, id: u32, r: &RmaReq<SendData>) -> Result<()>
     access(s, id, r, Iovs::new(&[iov]).unwrap_or_default())
 }
 
-/// As [`rma`], with several pieces of remote memory, `remote`. `FI_EINVAL` when the local memory is
-/// not as long as they are together.
+/// As [`rma`], with several pieces of remote memory, of which the local memory's length is used.
+/// `FI_EINVAL` when the local memory is longer than they are together.
 pub(crate) fn rma_pieces(
     s: &mut TcpState,
     id: u32,
@@ -195,17 +195,17 @@ pub(crate) fn rma_pieces(
     remote: &Iovs,
 ) -> Result<()> {
     let len = r.data.len() as u64;
-    if remote.total() != Some(len) {
+    let Some(used) = remote.first(len) else {
         crate::warn_log!(
             FI_LOG_EP_DATA,
             "fi_readmsg or fi_writemsg: {} pieces of remote memory of {:?} bytes together, wanted \
-             those of the local memory, {len}",
+             as many as the local memory has, {len}, or more",
             remote.count(),
             remote.total()
         );
         return Err(FI_EINVAL);
-    }
-    access(s, id, r, *remote)
+    };
+    access(s, id, r, used)
 }
 
 #[inline]

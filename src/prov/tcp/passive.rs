@@ -156,7 +156,9 @@ impl TcpPassive {
         if s.on_request.is_some() {
             return Err(FI_EOPBADSTATE);
         }
-        s.listener = Some(Arc::new(super::ep::bind(at)?));
+        if s.listener.as_ref().is_none_or(|l| l.addr() != at) {
+            s.listener = Some(Arc::new(super::ep::bind(at)?));
+        }
         Ok(())
     }
 

@@ -342,7 +342,7 @@ impl Engine {
         })
     }
 
-    /// The socket's descriptor, for epoll.
+    /// The socket's descriptor, for epoll; see [`Engine::before_wait`].
     pub(crate) fn fd(&self) -> i32 {
         self.sock.fd()
     }
@@ -462,8 +462,9 @@ impl Engine {
         self.flush(now);
     }
 
-    /// The application's poll: takes events from the backlog, then reads the socket.
-    pub(crate) fn poll(&mut self, into: &mut Events, now: u64) {
+    /// The application's poll: takes events from the backlog, then reads the socket. `alone`: the
+    /// adapter's thread does not wait for datagrams.
+    pub(crate) fn poll(&mut self, into: &mut Events, alone: bool, now: u64) {
         into.list.clear();
         while let Some(e) = self.backlog.pop_front() {
             if let Event::Recv {
@@ -484,6 +485,9 @@ impl Engine {
             };
             into.arena = arena;
         }
+        if alone {
+            self.sock.connect_to_frequent();
+        }
         let mut sink = EventSink {
             list: &mut into.list,
             app_polls: true,
@@ -502,6 +506,7 @@ impl Engine {
         if self.closed {
             return false;
         }
+        self.sock.leave_peer();
         let mut list = Vec::new();
         for _ in 0..THREAD_ROUNDS {
             let mut sink = EventSink {
@@ -515,10 +520,24 @@ impl Engine {
                 break;
             }
         }
+        self.sock.disconnect();
         self.service(&mut list, now);
         self.ring(now);
         self.backlog.extend(list);
         !self.backlog.is_empty()
+    }
+
+    /// Before anybody waits for datagrams at [`Engine::fd`]: takes in what has arrived elsewhere.
+    pub(crate) fn before_wait(&mut self, now: u64) {
+        if self.sock.peer().is_none() {
+            return;
+        }
+        match zeroed(SLOTS * SLOT) {
+            Some(mut arena) => {
+                self.poll_for_thread(&mut arena, now);
+            }
+            None => self.sock.disconnect(),
+        }
     }
 
     /// Whether a poll would find events.
@@ -566,6 +585,12 @@ impl Engine {
         let maps = self.by_addr.len() + self.by_socket.len() + self.by_token.len();
         let operations = self.ops.len() + self.reads.len() + self.backlog.len();
         self.peers.len() + self.incomplete + lists + maps + operations
+    }
+
+    /// Whether a socket is connected to the most frequent peer.
+    #[cfg(test)]
+    pub(crate) fn has_peer_socket(&self) -> bool {
+        self.sock.peer().is_some()
     }
 
     /// Numbers of remembered senders of sealed datagrams: with a session, and after its end.

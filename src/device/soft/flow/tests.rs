@@ -223,3 +223,27 @@ fn one_per_cent_of_loss_costs_little() {
         assert!(o.sent < 10_250, "seed {seed}: {} sent", o.sent);
     }
 }
+
+/// A link that passes nothing but probes: what is sent again, and lost again, narrows the window.
+#[test]
+fn each_round_of_losses_narrows_the_window() {
+    let mut tx: TxFlow<u32> = TxFlow::new(0, 1 << 20);
+    let mut done = Vec::new();
+    while tx.may_send(1000) {
+        tx.push(1, 1000, MS);
+    }
+    let mut rounds = Vec::new();
+    for round in 1..10 {
+        let now = round * 10 * MS;
+        let probe = tx.push(99, 0, now);
+        tx.ack_sel(probe, &mut done);
+        tx.ack_end(now + 100_000);
+        let mut again = 0;
+        while tx.resend(now + 200_000).is_some() {
+            again += 1;
+        }
+        rounds.push(again);
+    }
+    let (first, last) = (rounds[0], rounds[8]);
+    assert!(first > 20 && last <= 4, "packets of each round: {rounds:?}");
+}

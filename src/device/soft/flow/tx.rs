@@ -80,6 +80,7 @@ pub(crate) struct TxFlow<T> {
     /// Packets below this number were sent while the congestion window was full.
     limited_to: u32,
     recovery_point: u32,
+    recovery_at: u64,
     peer_bytes: u64,
     peer_packets: u32,
     /// Round trip, smoothed, and its variation; nanoseconds (RFC 9002, 5.3).
@@ -116,6 +117,7 @@ impl<T> TxFlow<T> {
             cubic: Cubic::new(first_psn),
             limited_to: first_psn,
             recovery_point: first_psn,
+            recovery_at: 0,
             peer_bytes: bytes,
             peer_packets: WINDOW,
             srtt: 0,
@@ -309,6 +311,7 @@ impl<T> TxFlow<T> {
         let (una, newest, newest_at, reorder) =
             (self.una, self.newest, self.newest_at, self.reorder);
         let mut found = false;
+        let mut latest = 0;
         for (at, p) in self.win.iter_mut().enumerate() {
             let ahead = dist(newest, una.wrapping_add(at as u32));
             if p.tries == 1 && ahead <= 0 {
@@ -321,11 +324,15 @@ impl<T> TxFlow<T> {
             let far = p.tries == 1 && ahead >= reorder as i32;
             if far || now.saturating_sub(p.sent_at) > backoff {
                 self.sums.lose(p);
-                found |= p.not_before == 0;
+                if p.not_before == 0 {
+                    found = true;
+                    latest = latest.max(p.sent_at);
+                }
             }
         }
         // Once a round trip.
-        if found && dist(self.una, self.recovery_point) >= 0 {
+        if found && latest > self.recovery_at {
+            self.recovery_at = now;
             self.cubic.lost();
             self.recovery_point = self.next;
         }

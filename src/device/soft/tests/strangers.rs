@@ -367,7 +367,7 @@ fn nothing_is_kept_of_senders_long_after_their_sessions() {
     poll(&mut b, 10);
     let mut e = b.shared.lock();
     assert_eq!(e.sealed_senders(), (0, 50));
-    e.poll(&mut Events::default(), now() + 60_000_000_000);
+    e.poll(&mut Events::default(), false, now() + 60_000_000_000);
     assert_eq!(e.sealed_senders(), (0, 0));
 }
 

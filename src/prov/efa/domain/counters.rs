@@ -5,6 +5,7 @@ use super::{EfaDomain, OpenedQueue, State};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::prov::efa::ops::deferred;
+use crate::prov::efa::poll::{self, PollResult};
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters, UNATTACHED_SLEEP_MAX};
 use crate::prov::reports::cntr::Cntr;
@@ -122,15 +123,28 @@ fn counts_for_all(s: &State, id: u32) -> bool {
 
 fn progress_cntr(s: &mut State, id: u32) {
     if counts_for_all(s, id) {
-        let all = s.eps.select(|_| true);
-        for ep in all {
-            progress(s, ep);
+        for ep in 0..s.eps.end() as u32 {
+            poll_endpoint(s, ep, true);
         }
         return;
     }
+    // As a read of a completion queue does.
+    let begun = s.cntrs.get_mut(id).map(|c| c.wait.next_turn());
+    let (turn, some) = begun.unwrap_or_default();
     let mut i = 0;
-    while let Some(ep) = s.cntrs.get(id).and_then(|c| c.wait.eps.get(i).copied()) {
-        progress(s, ep);
+    while let Some(ep) = s.cntrs.get(id).and_then(|c| c.wait.in_turn(turn, i)) {
+        poll_endpoint(s, ep, i < some);
         i += 1;
+    }
+    if let Some(c) = s.cntrs.get_mut(id) {
+        c.wait.end_turn();
+    }
+}
+
+/// Makes progress on an endpoint; the adapter of an idle one is polled only if it is `in_turn`.
+fn poll_endpoint(s: &mut State, id: u32, in_turn: bool) {
+    const NO_QUEUE: u32 = u32::MAX;
+    if let PollResult::More(_) = poll::poll(s, id, NO_QUEUE, in_turn, 0, |_, _| {}) {
+        progress(s, id);
     }
 }

@@ -89,7 +89,9 @@ impl CompletionQueues for EfaDomain {
 
     fn cq_has_any(&self, id: u32) -> Result<bool> {
         let mut s = self.lock();
-        progress_cq(&mut s, id);
+        if s.cqs.get(id).is_some_and(|c| !c.has_any()) {
+            fast_poll_cq(&mut s, id, 0, |_, _| {});
+        }
         s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
     }
 

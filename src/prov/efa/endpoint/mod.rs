@@ -158,6 +158,7 @@ impl Ep {
         inject_fits(info, inject_most(kind, d))?;
         let mut opts = options::Options::new(inject_size, atomic_max(d.mtu)).of_kind(kind, d);
         opts.rma = info.caps & FI_RMA != 0;
+        opts.rx_cq_data = info.mode & FI_RX_CQ_DATA != 0;
         opts.sends = info.tx.as_ref().map_or(0, |t| t.size);
         opts.low_latency = traffic_class(info) == FI_TC_LOW_LATENCY;
         if let Some(d) = &info.domain {

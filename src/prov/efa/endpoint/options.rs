@@ -78,6 +78,8 @@ pub(crate) struct Options {
     rdma_read: bool,
     /// The endpoint has FI_RMA.
     pub(crate) rma: bool,
+    /// A peer's write with data may take a receive of the application's (FI_RX_CQ_DATA).
+    pub(crate) rx_cq_data: bool,
 }
 
 impl Options {
@@ -116,6 +118,7 @@ impl Options {
             no_protocol: false,
             rdma_read: true,
             rma: true,
+            rx_cq_data: false,
         }
     }
 }
@@ -319,6 +322,25 @@ fn set_device_rdma(o: &mut Options, on: bool) -> std::result::Result<(), Refusal
     }
 }
 
+fn set_shared_memory(o: &mut Options, permitted: bool) -> std::result::Result<(), Refusal> {
+    if permitted && !o.no_protocol && !crate::core::params::efa().enable_shm_transfer {
+        return refuse("false, as FI_EFA_ENABLE_SHM_TRANSFER says", FI_EINVAL);
+    }
+    o.shared_memory = permitted;
+    Ok(())
+}
+
+fn set_unsolicited(o: &mut Options, on: bool) -> std::result::Result<(), Refusal> {
+    if o.no_protocol && !on && !o.rx_cq_data {
+        return refuse(
+            "true, or mode FI_RX_CQ_DATA: writes with data need a receive otherwise",
+            FI_EOPNOTSUPP,
+        );
+    }
+    o.unsolicited = on;
+    Ok(())
+}
+
 /// FI_OPT_CUDA_API_PERMITTED: without CUDA calls only the adapter can access device memory, also
 /// that of an endpoint without FI_HMEM whose domain has it.
 fn set_cuda_api(o: &mut Options, permitted: bool) -> std::result::Result<(), Refusal> {
@@ -370,7 +392,7 @@ const TABLE: &[Row] = table! {
     FI_OPT_FI_HMEM_P2P, AnyTime, Int(|e| e.opts.p2p, set_p2p);
     FI_OPT_CUDA_API_PERMITTED, BeforeEnable, Bool(|e| e.opts.cuda_api, set_cuda_api);
     FI_OPT_SHARED_MEMORY_PERMITTED, BeforeEnable,
-        Bool(|e| e.opts.shared_memory, store!(shared_memory));
+        Bool(|e| e.opts.shared_memory, set_shared_memory);
     FI_OPT_EFA_USE_DEVICE_RDMA, BeforeEnable, Bool(|e| e.uses_rdma(), set_device_rdma);
     FI_OPT_EFA_EMULATED_READ, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_read), read_only);
     FI_OPT_EFA_EMULATED_WRITE, AnyTime, Bool(|e| !(e.uses_rdma() && e.rdma_write), read_only);
@@ -383,7 +405,7 @@ const TABLE: &[Row] = table! {
     FI_OPT_EFA_HOMOGENEOUS_PEERS, AnyTime, Bool(|e| e.opts.homogeneous, store!(homogeneous));
     // Stored, not used: a write with data never takes a receive of the application's.
     FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, AnyTime,
-        Bool(|e| e.opts.unsolicited, store!(unsolicited));
+        Bool(|e| e.opts.unsolicited, set_unsolicited);
 };
 
 fn row(number: i32) -> Option<&'static Row> {

@@ -7,12 +7,14 @@ use crate::device::QueuePair;
 use crate::proto::{self, CancelOutcome, PeekResult, Place, RecvArgs, RecvEntry, ANY};
 use crate::prov::contract::{Call, Entry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::av::Av;
+use crate::prov::efa::budget::{self, Holding};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
 use crate::prov::efa::ops::deferred::cancel_triggered;
 use crate::prov::efa::ops::{direct, short_op, UserOp, SRX_OWNER};
 use crate::prov::efa::ops::{live_port, tag_fits};
 use crate::prov::efa::peers::Peers;
+use crate::prov::efa::poll::received;
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{reported, CntrKind};
@@ -103,7 +105,37 @@ fn recv_plain<M: RecvBuffer, C: Call>(
         tagged: r.tag.is_some(),
     };
     let q = s.rxqs.get_mut(ep.rxq)?;
-    q.post_entry(from, r.tag, what).map(Ok)
+    match q.post_entry(from, r.tag, what) {
+        Some(()) => Some(Ok(())),
+        None => receive_whole(s, id, from, r.tag, &what).map(Ok),
+    }
+}
+
+/// Copies the unexpected message that a plain receive matches, if all of it is there.
+#[inline(never)]
+fn receive_whole(
+    s: &mut State,
+    id: u32,
+    from: u32,
+    tag: Option<(u64, u64)>,
+    r: &RecvEntry,
+) -> Option<()> {
+    let ep = s.eps.get(id)?;
+    let q = s.rxqs.get_mut(ep.rxq)?;
+    let u = q.take_whole(id, from, tag, r.into.len())?;
+    r.into.store(&u.payload);
+    ep.cntrs
+        .count(&mut s.cntrs, CntrKind::Recv, u.payload.len());
+    if let (true, Some(cq)) = (r.report, ep.rx.and_then(|b| s.cqs.get_mut(b.cq))) {
+        let av = ep.av.filter(|_| ep.caps & FI_SOURCE != 0);
+        let av = av.and_then(|a| s.avs.get(a));
+        let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(u.from));
+        cq.push(received(r, u.payload.len(), (u.tag, u.cq_data), src));
+    }
+    if ep.holding != Holding::Nobody {
+        budget::watch(s, id);
+    }
+    Some(())
 }
 
 /// Where a receive is posted, and what holds for every receive there.

@@ -29,7 +29,7 @@ use sink::Reporter;
 
 /// The completion of a plain receive.
 #[inline(always)]
-pub(super) fn received(
+pub(crate) fn received(
     r: &RecvEntry,
     len: usize,
     (tag, cq_data): (Option<u64>, Option<u64>),

@@ -410,9 +410,20 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let mut ourselves = false;
     if let Some((f, old)) = former.and_then(|f| Some((f, s.conns.get(f)?))) {
         match old.state {
-            ConnState::Open if old.remote_pid == h.pid => return turn_away(s, id, h),
+            // The requests of both may have crossed. But if the peer has lost the connection,
+            // that shows soon, and its next request is taken.
+            ConnState::Open if old.remote_pid == h.pid && !old.requested_by_peer => {
+                if let Some(stream) = &old.stream {
+                    stream.expect_reset();
+                }
+                return turn_away(s, id, h);
+            }
             ConnState::Open | ConnState::Accepted => {
-                end(s, f, FI_ECONNRESET, "the peer was started anew");
+                let why = match old.remote_pid == h.pid {
+                    true => "the peer has lost it and requests another one",
+                    false => "the peer was started anew",
+                };
+                end(s, f, FI_ECONNRESET, why);
                 former = None;
             }
             ConnState::Refused { .. } => {}
@@ -437,6 +448,7 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     }
     c.announces = announces(h.version);
     c.remote_pid = h.pid;
+    c.requested_by_peer = true;
     if let Some(mut old) = former.and_then(|f| s.conns.remove(f)) {
         if let Some(stream) = &old.stream {
             close_stream(&mut s.poller, stream);

@@ -25,7 +25,7 @@ use crate::hmem::arith::{self, Element};
 use crate::hmem::{combine, copy, Owned, UserMem};
 use crate::proto::coll::{Area, Rank, Schedule, Span, Step};
 use crate::proto::{Failure, PeerId, Port, RecvArgs, SendArgs, COLLECTIVE_TAG};
-use crate::prov::contract::{Alloc, Call, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
+use crate::prov::contract::{Alloc, CollReq, Entry, Eq, EqEvent, ErrEntry, Needs};
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::LiveEndpoint;
 use crate::prov::efa::ops::{live_port, UserOp, TX_FLAGS};
@@ -61,10 +61,8 @@ pub(crate) struct Group {
 
 /// Where the end of a schedule is reported.
 enum ReportTarget {
-    Cq {
-        context: usize,
-        report: bool,
-    },
+    /// Always, also with FI_SELECTIVE_COMPLETION: most calls have no flags to ask for it by.
+    Cq { context: usize },
     Joined {
         eq: Arc<Eq>,
         event: EqEvent,
@@ -249,9 +247,6 @@ pub(crate) fn collective(
     alloc: Alloc,
 ) -> Result<()> {
     known(r.common.flags, TX_FLAGS | FI_COLLECTIVE, "a collective")?;
-    let e = s.eps.get(ep).ok_or(FI_EBADF)?;
-    let flags = r.common.flags_or(e.tx_flags);
-    let report = crate::prov::reports::reports(e.tx, flags);
     let x = shape(s, ep, r)?;
     let (input, result) = mem(x.needs)?;
     if input.len() < x.needs.input || result.len() < x.needs.result {
@@ -296,7 +291,6 @@ pub(crate) fn collective(
         gone: Vec::new(),
         told: ReportTarget::Cq {
             context: r.common.context,
-            report,
         },
     };
     begin(s, running);

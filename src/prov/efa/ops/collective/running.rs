@@ -237,7 +237,7 @@ fn finish(s: &mut State, id: u32) {
             }
             eq.push(event);
         }
-        ReportTarget::Cq { context, report } => {
+        ReportTarget::Cq { context } => {
             let Some(ep) = s.eps.get(r.ep) else { return };
             match r.failed {
                 None => ep.cntrs.count(&mut s.cntrs, CntrKind::Write, 0),
@@ -253,8 +253,7 @@ fn finish(s: &mut State, id: u32) {
                 ..Entry::default()
             };
             match r.failed {
-                None if report => q.push(entry),
-                None => {}
+                None => q.push(entry),
                 Some(f) => q.push_error(ErrEntry {
                     entry,
                     err: f.errno,
