@@ -4,6 +4,7 @@
 use super::av::AvBody;
 use super::entry::{entry, OutParam};
 use super::object::*;
+use crate::core::sync::Unpoisoned;
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
@@ -22,7 +23,7 @@ pub(crate) struct SetBody<D: Domain> {
 
 impl<D: Domain> SetBody<D> {
     fn lock(&self) -> MutexGuard<'_, Vec<fi_addr_t>> {
-        self.addrs.lock().unwrap_or_else(|e| e.into_inner())
+        self.addrs.lock().unpoisoned()
     }
 
     /// Its members, in order.

@@ -5,6 +5,7 @@
 
 use super::cq::CqBody;
 use super::entry::{entry, FromC, TextOut};
+use crate::core::sync::Unpoisoned;
 use crate::core::{version, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -142,7 +143,7 @@ entry! {
         let api = q.domain.fabric().api;
         // What can happen without anything being wrong carries no data.
         let text = core::mem::take(&mut e.text);
-        let mut errors = q.errors.lock().unwrap_or_else(|e| e.into_inner());
+        let mut errors = q.errors.lock().unpoisoned();
         let text = errors.lend(e.prov_errno, text);
         let expected = matches!(e.err, FI_ENOMSG | FI_ECANCELED | FI_ETRUNC);
         let unused = out.offered(api).filter(|_| expected);
@@ -172,7 +173,7 @@ entry! {
         let ClosedOr(Some(q)) = q else {
             return Ok(c"closed completion queue".as_ptr());
         };
-        let mut errors = q.errors.lock().unwrap_or_else(|e| e.into_inner());
+        let mut errors = q.errors.lock().unpoisoned();
         // Without data the text of the error read last is meant, if it is of this kind.
         let none = err_data.is_null() || errors.unused == Some(err_data as usize);
         let lent = match none {

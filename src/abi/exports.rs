@@ -11,6 +11,7 @@ use super::text;
 use crate::core::info::FabricAttr;
 use crate::core::layering::INTERNAL;
 use crate::core::registry::{self, Preference, Query, RegisteredProvider};
+use crate::core::sync::Unpoisoned;
 use crate::core::{errno, log, params, Info, Result, API_NEWEST, API_VERSION};
 use crate::prov::contract::{Provider, ProviderVisitor};
 use crate::types::*;
@@ -445,7 +446,7 @@ pub fn strerror(errnum: c_int) -> *const c_char {
         return t.as_ptr();
     }
     let e = errnum.wrapping_abs();
-    let mut all = TEXTS.lock().unwrap_or_else(|e| e.into_inner());
+    let mut all = TEXTS.lock().unpoisoned();
     let all = all.get_or_insert_with(HashMap::new);
     // A table that only grows by error numbers the system knows, and one entry for the others.
     let e = if e > 4096 { -1 } else { e };

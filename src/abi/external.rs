@@ -22,6 +22,7 @@ use std::sync::Arc;
 /// A loaded provider.
 pub(crate) struct External {
     name: String,
+    /// Valid for good: it lives as long as its library, which is never unloaded.
     raw: *const fi_provider,
 }
 
@@ -37,17 +38,17 @@ impl RegisteredProvider for External {
     }
 
     fn role(&self) -> ProviderRole {
-        // SAFETY: see the type.
+        // SAFETY: `raw` is valid for good.
         ProviderRole::of(&self.name, unsafe { (*self.raw).getinfo.is_some() })
     }
 
     fn version(&self) -> u32 {
-        // SAFETY: see the type.
+        // SAFETY: `raw` is valid for good.
         unsafe { (*self.raw).version }
     }
 
     fn api_version(&self) -> u32 {
-        // SAFETY: see the type.
+        // SAFETY: `raw` is valid for good.
         unsafe { (*self.raw).fi_version }
     }
 

@@ -6,6 +6,7 @@ use super::object::*;
 use super::sets::Member;
 use super::waiting::{chosen, put_descriptor, wait_member, wait_obj, watch};
 use crate::core::info::FabricAttr;
+use crate::core::sync::Unpoisoned;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -298,7 +299,7 @@ entry! {
         };
         (to.fid, to.context, to.data) = (fid as fid_t, context as *mut c_void, data as u64);
         (to.err, to.prov_errno) = (e.err, e.prov_errno);
-        let mut kept = q.err_data.lock().unwrap_or_else(|e| e.into_inner());
+        let mut kept = q.err_data.lock().unpoisoned();
         *kept = e.err_data;
         if to.err_data.is_null() || to.err_data_size == 0 {
             // Ours, until the next read.

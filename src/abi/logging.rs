@@ -3,6 +3,7 @@
 use super::entry::{entry, FromC};
 use super::object::*;
 use crate::core::log::{self, LogLine, LogSink};
+use crate::core::sync::Unpoisoned;
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
@@ -20,7 +21,7 @@ unsafe impl Send for ProvBox {}
 /// The struct of the provider of this name, which stays.
 fn provider(name: &str) -> &'static fi_provider {
     static ALL: Mutex<Vec<(String, &'static ProvBox)>> = Mutex::new(Vec::new());
-    let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
+    let mut all = ALL.lock().unpoisoned();
     if let Some((_, p)) = all.iter().find(|(known, _)| known == name) {
         return &p.0;
     }

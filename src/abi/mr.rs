@@ -48,7 +48,7 @@ impl FromC<(*const iovec, usize)> for RegMem {
             );
             return Err(FI_EINVAL);
         }
-        // SAFETY: the list has one element.
+        // SAFETY: `iov` is not NULL, and the caller lends its one element for the call.
         let v = unsafe { &*iov };
         let (at, len) = (v.iov_base.cast_const(), v.iov_len);
         Ok(RegMem { at, len })

@@ -63,7 +63,8 @@ unsafe impl Sync for HostLibrary {}
 
 impl LogSink for HostLibrary {
     fn enabled(&self, _: &str, level: fi_log_level, subsys: fi_log_subsys) -> Option<bool> {
-        // SAFETY: called as its header declares.
+        // SAFETY: a function of the host's library, which stays loaded, with the provider that the
+        // library gave us; its header declares the call so.
         self.enabled
             .map(|f| unsafe { f(self.provider, level, subsys) } != 0)
     }

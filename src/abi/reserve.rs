@@ -10,6 +10,7 @@
 //! are behind one lock.
 
 use crate::core::memory::{self, RESERVE};
+use crate::core::sync::Unpoisoned;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use std::sync::Mutex;
@@ -54,7 +55,7 @@ fn take(layout: Layout) -> *mut u8 {
     if layout.size() > LARGEST || layout.align() > 4096 {
         return core::ptr::null_mut();
     }
-    let mut used = USED.lock().unwrap_or_else(|e| e.into_inner());
+    let mut used = USED.lock().unpoisoned();
     let mut at = 0;
     while at + count <= UNITS {
         let is_used = |u: usize| used.get(u / 64).is_none_or(|w| w >> (u % 64) & 1 == 1);
@@ -80,7 +81,7 @@ fn place(p: *mut u8) -> Option<usize> {
 #[cold]
 fn give(at: usize, layout: Layout) {
     let count = units(layout.size());
-    let mut used = USED.lock().unwrap_or_else(|e| e.into_inner());
+    let mut used = USED.lock().unpoisoned();
     set(&mut used, at, count, false);
     memory::given(count * UNIT);
 }

@@ -9,6 +9,7 @@ use super::entry::{entry, ControlArg, OutParam};
 use super::ep::{bind_queue, new_ep, EpBody};
 use super::handles::AnyObject;
 use super::object::*;
+use crate::core::sync::Unpoisoned;
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
@@ -41,7 +42,7 @@ pub(crate) struct Part {
 
 impl Sep {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Context>> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock().unpoisoned()
     }
 }
 

@@ -7,6 +7,7 @@ use super::entry::{entry, ControlArg, FromC, OutParam, OutParams};
 use super::handles::AnyObject;
 use super::object::*;
 use super::waiting::{chosen, put_descriptor, wait_obj};
+use crate::core::sync::Unpoisoned;
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
@@ -76,7 +77,7 @@ impl<D: Domain> FromC<*mut fid> for PollMember<D> {
 
 impl<D: Domain> PollBody<D> {
     fn lock(&self) -> MutexGuard<'_, Vec<PollMember<D>>> {
-        self.members.lock().unwrap_or_else(|e| e.into_inner())
+        self.members.lock().unpoisoned()
     }
 }
 
@@ -237,7 +238,7 @@ impl<D: Domain> WaitBody<D> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<WaitMember<D>>> {
-        self.members.lock().unwrap_or_else(|e| e.into_inner())
+        self.members.lock().unpoisoned()
     }
 
     /// The queue or counter of this descriptor is closed.

@@ -1,6 +1,7 @@
 //! Which process this is: fork(2) copies objects whose sockets, epoll sets and queues still belong
 //! to the parent, and does not copy the parent's threads.
 
+use crate::core::sync::Unpoisoned;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -66,7 +67,7 @@ impl<T: Default> PerProcess<Mutex<T>> {
     /// Locks the value of this process.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let own = self.get_or_init(Mutex::default);
-        own.lock().unwrap_or_else(|e| e.into_inner())
+        own.lock().unpoisoned()
     }
 }
 

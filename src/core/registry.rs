@@ -8,6 +8,7 @@
 use super::errno::Result;
 use super::info::{FabricAttr, Info};
 use super::layering::{self, ProviderFilter, ProviderRole};
+use crate::core::sync::Unpoisoned;
 use crate::types::*;
 use std::sync::{Arc, RwLock};
 
@@ -66,11 +67,7 @@ static PROVIDERS: RwLock<Vec<Registered>> = RwLock::new(Vec::new());
 
 /// Adds a provider, unless a registered one with the same name is preferred to it.
 pub fn register(p: Arc<dyn RegisteredProvider>, rank: Preference) {
-    add(
-        &mut PROVIDERS.write().unwrap_or_else(|e| e.into_inner()),
-        p,
-        rank,
-    );
+    add(&mut PROVIDERS.write().unpoisoned(), p, rank);
 }
 
 fn add(all: &mut Vec<Registered>, p: Arc<dyn RegisteredProvider>, rank: Preference) {
@@ -86,7 +83,7 @@ fn add(all: &mut Vec<Registered>, p: Arc<dyn RegisteredProvider>, rank: Preferen
 
 /// Every registered provider, in the order of the answer.
 pub fn providers() -> Vec<Arc<dyn RegisteredProvider>> {
-    let all = PROVIDERS.read().unwrap_or_else(|e| e.into_inner());
+    let all = PROVIDERS.read().unpoisoned();
     let mut list: Vec<_> = all.iter().map(|(_, p)| Arc::clone(p)).collect();
     list.sort_by_key(|p| layering::place(p.name()));
     list

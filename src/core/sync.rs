@@ -4,11 +4,27 @@
 //! standard library is not instrumented, so the sanitizer would not see that one thread waits for
 //! another.
 
+use std::sync::LockResult;
+
 #[cfg(not(feature = "tsan"))]
 pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 #[cfg(feature = "tsan")]
 pub use spinning::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+/// Takes a lock whose holder has panicked as any other.
+pub trait Unpoisoned<Guard> {
+    /// The guard, also of a poisoned lock: a panic ends in an error of the call (`abi::entry`) or
+    /// begins the thread's body again ([`guarded`](super::guarded)), and later calls go on.
+    fn unpoisoned(self) -> Guard;
+}
+
+impl<Guard> Unpoisoned<Guard> for LockResult<Guard> {
+    #[inline(always)]
+    fn unpoisoned(self) -> Guard {
+        self.unwrap_or_else(|e| e.into_inner())
+    }
+}
 
 #[cfg(feature = "tsan")]
 mod spinning {

@@ -9,7 +9,7 @@
 //! [`Naming`].
 
 use crate::core::hash::ByWords;
-use crate::core::sync::{Mutex, RwLock, RwLockReadGuard};
+use crate::core::sync::{Mutex, RwLock, RwLockReadGuard, Unpoisoned};
 use crate::core::{check, Info, Result};
 use crate::device::host::secret;
 use crate::hmem::UserMem;
@@ -152,7 +152,7 @@ impl MemTable {
         // A region that no peer reaches needs no key: applications give all of them the same.
         let remote = access & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0;
         let wanted = wanted.filter(|_| self.naming.own_keys && remote);
-        let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
+        let mut r = self.regions.write().unpoisoned();
         if r.len() >= MOST {
             return Err(FI_ENOMR);
         }
@@ -187,8 +187,8 @@ impl MemTable {
     pub(crate) fn remove(&self, key: u64) -> Result<()> {
         let leases = &self.leases;
         // One at a time: of two turns, the older one has to be empty before the next begins.
-        let _waiting = leases.waiting.lock().unwrap_or_else(|e| e.into_inner());
-        let mut r = self.regions.write().unwrap_or_else(|e| e.into_inner());
+        let _waiting = leases.waiting.lock().unpoisoned();
+        let mut r = self.regions.write().unpoisoned();
         r.remove(&key).ok_or(FI_ENOKEY)?;
         let ended = leases.turn.fetch_add(1, Relaxed);
         drop(r);
@@ -198,7 +198,7 @@ impl MemTable {
 
     /// Locks the table for remote accesses.
     pub(crate) fn access(&self) -> RegionsRead<'_> {
-        RegionsRead(self.regions.read().unwrap_or_else(|e| e.into_inner()))
+        RegionsRead(self.regions.read().unpoisoned())
     }
 }
 

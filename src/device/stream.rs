@@ -424,7 +424,7 @@ const EPOLL_WAIT: libc::c_long = libc::SYS_epoll_wait;
 #[cfg(not(target_arch = "x86_64"))]
 const EPOLL_WAIT: libc::c_long = libc::SYS_epoll_pwait;
 
-/// Most events of one [`Poller::look`].
+/// Most events of one [`Poller::poll`].
 pub(crate) const READY_MAX: usize = 64;
 
 /// An epoll(7) set, level triggered. Each socket has a name.
@@ -489,7 +489,7 @@ impl Poller {
 
     /// Lists the sockets that are ready now. Errors and hang-ups count as readable and writable.
     #[inline]
-    pub(crate) fn look(&self, out: &mut Vec<Ready>) {
+    pub(crate) fn poll(&self, out: &mut Vec<Ready>) {
         let none = libc::epoll_event { events: 0, u64: 0 };
         let mut list = [none; READY_MAX];
         // SAFETY: the list has room for so many events.
@@ -595,7 +595,7 @@ mod tests {
         drop(far);
         assert!(poll_fd(poller.fd(), libc::POLLIN, 10_000), "the end");
         let mut ready = Vec::new();
-        poller.look(&mut ready);
+        poller.poll(&mut ready);
         assert_eq!(ready.len(), 1, "the end of the connection");
         assert!(!poll_fd(poller.fd(), libc::POLLIN, 0), "a second time");
         poller.change(near.fd(), 7, true, false);

@@ -11,6 +11,7 @@ use super::gdr::Gdr;
 use super::interface::{self, ExportedBuf, Interface, IpcHandle};
 use super::MemKind;
 use crate::core::params::hmem;
+use crate::core::sync::Unpoisoned;
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_uint, c_void};
@@ -236,7 +237,7 @@ impl Cuda {
 
     /// Our stream in `context`, which is current.
     fn stream(&self, context: usize) -> Result<*mut c_void> {
-        let mut all = self.streams.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.streams.lock().unpoisoned();
         let stream = match all.get(&context) {
             Some(s) => s.0,
             None => {
@@ -278,7 +279,7 @@ impl Interface for Cuda {
     /// Memory of cuMemMap refuses the attribute, and does without.
     fn prepare(&self, at: usize) {
         let on: c_uint = 1;
-        // SAFETY: the attribute is a number.
+        // SAFETY: the attribute's value is an unsigned int, which outlives the call.
         unsafe { (self.f.set_attribute)((&raw const on).cast(), SYNC_MEMOPS, at) };
     }
 

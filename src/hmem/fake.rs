@@ -2,6 +2,7 @@
 //! access by the processor or the system faults.
 
 use super::{interface, Interface, IpcHandle, MemKind, UserMem};
+use crate::core::sync::Unpoisoned;
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::c_void;
@@ -15,7 +16,7 @@ const BASE: usize = 8;
 static MEMORY: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 fn memory() -> MutexGuard<'static, Vec<u8>> {
-    MEMORY.lock().unwrap_or_else(|e| e.into_inner())
+    MEMORY.lock().unpoisoned()
 }
 
 struct Fake;

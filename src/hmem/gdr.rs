@@ -12,7 +12,7 @@
 
 use super::dl::{find, functions, open};
 use crate::core::params::hmem;
-use crate::core::sync::RwLock;
+use crate::core::sync::{RwLock, Unpoisoned};
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl Gdr {
 
     /// Removes mappings of earlier allocations at these addresses, whose regions are still open.
     fn unmap_stale(&self, start: usize, len: usize, buffer: u64) {
-        let all = self.views.read().unwrap_or_else(|e| e.into_inner());
+        let all = self.views.read().unpoisoned();
         let overlaps = |at: usize, p: &MappedPages| at < start + len && start < at + p.len;
         let stale = all
             .iter()
@@ -136,14 +136,14 @@ impl Gdr {
             handle,
             view,
         };
-        let mut all = self.views.write().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.views.write().unpoisoned();
         all.insert((start, id), pages);
         Some(id)
     }
 
     /// Removes a mapping; no copy uses it when the call returns.
     pub(super) fn unmap(&self, id: u64) {
-        let mut all = self.views.write().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.views.write().unpoisoned();
         let Some(key) = all.keys().find(|(_, i)| *i == id).copied() else {
             return;
         };
@@ -171,7 +171,7 @@ impl Gdr {
         if len > hmem().shm_max_gdrcopy_size {
             return false;
         }
-        let all = self.views.read().unwrap_or_else(|e| e.into_inner());
+        let all = self.views.read().unpoisoned();
         let Some(((start, _), p)) = all.range(..=(at, u64::MAX)).next_back() else {
             return false;
         };

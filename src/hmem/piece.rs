@@ -204,14 +204,14 @@ impl Segment {
     /// As [`Segment::copy_in`], from a slice.
     #[inline]
     pub fn store(&self, src: &[u8]) -> usize {
-        // SAFETY: a slice is readable.
+        // SAFETY: `src` is borrowed: `src.len()` bytes are readable during the call.
         unsafe { self.copy_in(src.as_ptr(), src.len()) }
     }
 
     /// As [`Segment::copy_out`], into a slice.
     #[inline]
     pub fn load(&self, dst: &mut [u8]) -> usize {
-        // SAFETY: a slice is writable.
+        // SAFETY: `dst` is borrowed mutably: `dst.len()` bytes are writable during the call.
         unsafe { self.copy_out(dst.as_mut_ptr(), dst.len()) }
     }
 

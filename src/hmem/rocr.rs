@@ -87,7 +87,8 @@ pub(super) fn loaded() -> bool {
 
 /// Counts an agent if it is a GPU: `data` is the functions and the count.
 unsafe extern "C" fn count_gpu(agent: u64, data: *mut c_void) -> HsaStatus {
-    // SAFETY: passed by `detect`, which waits for this.
+    // SAFETY: `detect` passes its own variable of this type, and waits for this call; nothing else
+    // refers to the variable meanwhile.
     let (f, gpus) = unsafe { &mut *data.cast::<(&Hsa, u32)>() };
     *gpus += u32::from(f.is_gpu(agent));
     SUCCESS

@@ -383,8 +383,8 @@ impl Endpoint {
     /// 0 when [`Endpoint::progress`] has nothing to do.
     #[inline(always)]
     pub fn load(&self) -> usize {
-        let told = self.deferred.len() | self.unanswered.len() | self.closed.len();
-        told | self.reading.len() | self.ready.len()
+        let to_answer = self.deferred.len() | self.unanswered.len() | self.closed.len();
+        to_answer | self.reading.len() | self.ready.len()
     }
 
     /// Sends what had to wait: control packets, then reads, then data of long messages in turn.

@@ -1,22 +1,27 @@
-//! Property tests: endpoints on a virtual network with a seed and a virtual clock. Whatever order
-//! the network delivers packets in, every message arrives once, complete and in order, every read,
-//! write and atomic takes effect once, and no state is left over. When a peer dies at any step,
-//! every operation that needs the peer ends in an error.
+//! A simulator of the protocol: endpoints on a virtual network with a seed and a virtual clock.
+//! `runs` has the property tests.
+//!
+//! [`start`] and [`post`] begin operations at a [`ProtoSimEndpoint`], whose [`ProtoSimPort`] puts
+//! packets and reads onto the network; [`deliver`] hands those over that are due, in an order that
+//! the seed decides.
 //!
 //! The simulated adapter is reliable: packets are lost only when a peer dies. `device::soft`
 //! simulates loss, because it retransmits. `FABRIC_SIM_SEEDS` sets the number of seeds.
+
+mod runs;
 
 use super::*;
 use crate::core::rng::Rng;
 use crate::types::*;
 use crate::wire::{extra, Rta, RtaKind};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 /// Key of the memory that peers read, write and change with atomics.
 const REGION: u64 = 1 << 40;
 /// Elements at the start of the region that atomics change.
 const CELLS: usize = 8;
 
+/// What is on its way through the network.
 enum Flight {
     Packet { bytes: Vec<u8>, token: Token },
     Read { piece: RmaIov, into: Body, id: u32 },
@@ -25,7 +30,9 @@ enum Flight {
 /// Implements [`Port`] for one simulated endpoint.
 struct ProtoSimPort {
     me: PeerId,
+    /// When each arrives, and where.
     air: Vec<(u64, PeerId, Flight)>,
+    /// Most packets and reads on their way at a time.
     depth: usize,
     clock: u64,
     rng: Rng,
@@ -191,10 +198,11 @@ impl Port for ProtoSimPort {
     }
 }
 
+/// An endpoint of the simulated network.
 struct ProtoSimEndpoint {
     ep: Endpoint,
     rq: RecvQueue,
-    world: ProtoSimPort,
+    port: ProtoSimPort,
 }
 
 const REGION_LEN: usize = 64 << 10;
@@ -227,7 +235,7 @@ fn side(me: PeerId, rng: &mut Rng) -> ProtoSimEndpoint {
     ProtoSimEndpoint {
         ep: Endpoint::new(cfg),
         rq: RecvQueue::default(),
-        world: ProtoSimPort {
+        port: ProtoSimPort {
             me,
             air: Vec::new(),
             depth: 20 + rng.below(60) as usize,
@@ -254,25 +262,25 @@ fn side(me: PeerId, rng: &mut Rng) -> ProtoSimEndpoint {
 /// receives.
 fn deliver(sides: &mut [ProtoSimEndpoint], now: u64, dead: Option<PeerId>) {
     for s in sides.iter_mut() {
-        s.world.clock = now;
+        s.port.clock = now;
     }
     for i in 0..sides.len() {
         let mut at = 0;
-        while at < sides[i].world.air.len() {
-            let (due, to, _) = sides[i].world.air[at];
+        while at < sides[i].port.air.len() {
+            let (due, to, _) = sides[i].port.air[at];
             let lost = dead.is_some_and(|d| d == to || d == i as PeerId);
             if due > now || lost {
                 at += 1;
                 continue;
             }
-            let (_, to, flight) = sides[i].world.air.swap_remove(at);
+            let (_, to, flight) = sides[i].port.air.swap_remove(at);
             match flight {
                 Flight::Packet { bytes, token } => {
                     let t = &mut sides[to as usize];
-                    t.ep.packet(i as PeerId, &bytes, &mut t.rq, &mut t.world);
+                    t.ep.packet(i as PeerId, &bytes, &mut t.rq, &mut t.port);
                     if let Some(id) = token.tx() {
                         let f = &mut sides[i];
-                        f.ep.packet_done(id, None, &mut f.world);
+                        f.ep.packet_done(id, None, &mut f.port);
                     }
                 }
                 Flight::Read { piece, into, id } => {
@@ -281,16 +289,16 @@ fn deliver(sides: &mut [ProtoSimEndpoint], now: u64, dead: Option<PeerId>) {
                         off: piece.addr,
                         len: piece.len as usize,
                     };
-                    let bytes = sides[to as usize].world.bytes_of(from);
+                    let bytes = sides[to as usize].port.bytes_of(from);
                     let f = &mut sides[i];
-                    f.world.store(into.ctx, into.off, &bytes);
-                    f.ep.read_done(id, None, &mut f.rq, &mut f.world);
+                    f.port.store(into.ctx, into.off, &bytes);
+                    f.ep.read_done(id, None, &mut f.rq, &mut f.port);
                 }
             }
         }
         if dead != Some(i as PeerId) {
             let s = &mut sides[i];
-            s.ep.progress(&mut s.world);
+            s.ep.progress(&mut s.port);
         }
     }
 }
@@ -370,7 +378,7 @@ fn start(s: &mut ProtoSimEndpoint, to: PeerId, ctx: u32, plan: Plan) -> bool {
     };
     match plan {
         Plan::Send { len, tag, receipt } => {
-            s.world.memory.insert(ctx, pattern(ctx, len));
+            s.port.memory.insert(ctx, pattern(ctx, len));
             let a = SendArgs {
                 peer: to,
                 ctx,
@@ -380,10 +388,10 @@ fn start(s: &mut ProtoSimEndpoint, to: PeerId, ctx: u32, plan: Plan) -> bool {
                 receipt,
                 inject: false,
             };
-            s.ep.send(&a, &mut s.world).is_ok()
+            s.ep.send(&a, &mut s.port).is_ok()
         }
         Plan::Write { at, len } => {
-            s.world.memory.insert(ctx, pattern(ctx, len));
+            s.port.memory.insert(ctx, pattern(ctx, len));
             let a = WriteArgs {
                 peer: to,
                 ctx,
@@ -392,20 +400,20 @@ fn start(s: &mut ProtoSimEndpoint, to: PeerId, ctx: u32, plan: Plan) -> bool {
                 cq_data: ctx.is_multiple_of(2).then_some(u64::from(ctx)),
                 inject: false,
             };
-            s.ep.write(&a, &mut s.world).is_ok()
+            s.ep.write(&a, &mut s.port).is_ok()
         }
         Plan::Read { at, len } => {
-            s.world.memory.insert(ctx, vec![0; len]);
+            s.port.memory.insert(ctx, vec![0; len]);
             let a = ReadArgs {
                 peer: to,
                 ctx,
                 len: len as u64,
                 from: far(at, len),
             };
-            s.ep.read(&a, &mut s.world).is_ok()
+            s.ep.read(&a, &mut s.port).is_ok()
         }
         Plan::Sum { cell, fetch } => {
-            s.world.memory.insert(ctx, vec![0; 8]);
+            s.port.memory.insert(ctx, vec![0; 8]);
             let a = AtomicArgs {
                 peer: to,
                 ctx,
@@ -421,14 +429,14 @@ fn start(s: &mut ProtoSimEndpoint, to: PeerId, ctx: u32, plan: Plan) -> bool {
                 },
                 data: &1u64.to_le_bytes(),
             };
-            s.ep.atomic(&a, &mut s.world).is_ok()
+            s.ep.atomic(&a, &mut s.port).is_ok()
         }
     }
 }
 
 /// Posts the receive for a message of side 0.
 fn post(s: &mut ProtoSimEndpoint, ctx: u32, len: usize, tag: Option<u64>, any: bool) {
-    s.world.memory.insert(ctx, vec![0; len]);
+    s.port.memory.insert(ctx, vec![0; len]);
     let a = RecvArgs {
         src: if any { ANY } else { 0 },
         ctx,
@@ -440,7 +448,7 @@ fn post(s: &mut ProtoSimEndpoint, ctx: u32, len: usize, tag: Option<u64>, any: b
     };
     if let Some(u) = s.rq.post(&a) {
         let place = Place::whole(ctx, a.len);
-        s.ep.start_unexpected(place, &u, &mut s.rq, &mut s.world);
+        s.ep.start_unexpected(place, &u, &mut s.rq, &mut s.port);
     }
 }
 
@@ -451,369 +459,51 @@ pub(crate) fn seeds(default: u64) -> u64 {
         .unwrap_or(default)
 }
 
+/// Whether nothing is under way.
 fn settled(s: &ProtoSimEndpoint) -> bool {
     s.ep.sending() == 0 && s.ep.receiving() == 0
 }
 
-#[test]
-fn everything_happens_once_in_order_and_whole() {
-    for seed in 0..seeds(10_000) {
-        let mut rng = Rng::new(seed);
-        let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
-        let plan = {
-            let n = 1 + rng.below(50) as u32;
-            plans(&mut rng, n)
-        };
-        let sends: Vec<(u32, usize, Option<u64>)> = (0u32..)
-            .zip(&plan)
-            .filter_map(|(i, p)| match p {
-                Plan::Send { len, tag, .. } => Some((i, *len, *tag)),
-                _ => None,
-            })
-            .collect();
-        let (mut started, mut posted, mut now) = (0, 0, 0u64);
-        let done = |sides: &[ProtoSimEndpoint]| {
-            sides[0].world.sent.len() == plan.len() && sides[1].world.received.len() == sends.len()
-        };
-        while !done(&sides) || !sides.iter().all(settled) {
-            now += 1;
-            assert!(now < 200_000, "seed {seed} stuck: {plan:?}");
-            if started < plan.len() && rng.below(2) == 0 {
-                started += usize::from(start(&mut sides[0], 1, started as u32, plan[started]));
-            }
-            if posted < sends.len() && rng.below(2) == 0 {
-                // Receives are posted in the order of the messages: each takes its own.
-                let (ctx, len, tag) = sends[posted];
-                post(&mut sides[1], ctx, len, tag, rng.below(2) == 0);
-                posted += 1;
-            }
-            deliver(&mut sides, now, None);
-        }
-        check(seed, &plan, &sides);
-    }
-}
-
-fn check(seed: u64, plan: &[Plan], sides: &[ProtoSimEndpoint]) {
-    let (a, b) = (&sides[0], &sides[1]);
-    for (ctx, r) in &a.world.sent {
-        assert_eq!(*r, Ok(()), "seed {seed} operation {ctx}");
-    }
-    let mut seen = HashSet::new();
-    for (ctx, msg, result) in &b.world.received {
-        assert!(seen.insert(ctx));
-        assert_eq!(*result, Ok(()), "seed {seed} message {ctx}");
-        assert_eq!(
-            msg.cq_data,
-            ctx.is_multiple_of(3).then_some(u64::from(*ctx))
-        );
-        assert!(
-            b.world.memory[ctx] == a.world.memory[ctx],
-            "seed {seed} message {ctx}"
-        );
-    }
-    let mut sums = [0u64; CELLS];
-    let mut seen = vec![HashSet::new(); CELLS];
-    for (ctx, p) in (0u32..).zip(plan) {
-        let mine = &a.world.memory[&ctx];
-        match *p {
-            Plan::Send { .. } => {}
-            Plan::Write { at, len } => {
-                assert!(
-                    b.world.region[at..at + len] == mine[..],
-                    "seed {seed} write {ctx}"
-                );
-            }
-            Plan::Read { at, len } => {
-                assert!(
-                    b.world.region[at..at + len] == mine[..],
-                    "seed {seed} read {ctx}"
-                );
-            }
-            Plan::Sum { cell, fetch } => {
-                sums[cell] += 1;
-                if fetch {
-                    let old = u64::from_le_bytes(mine[..].try_into().unwrap());
-                    assert!(seen[cell].insert(old), "seed {seed}: {old} fetched twice");
-                }
-            }
-        }
-    }
-    let writes = plan.iter().filter(|p| matches!(p, Plan::Write { .. }));
-    let with_data = b.world.written.iter();
-    assert_eq!(with_data.count(), writes.count(), "seed {seed}");
-    for (cell, sum) in b.world.region.chunks(8).zip(sums) {
-        assert_eq!(cell, sum.to_le_bytes(), "seed {seed}");
-    }
-    assert_eq!((b.rq.unexpected(), b.rq.posted(), b.rq.bytes()), (0, 0, 0));
+/// Every operation is over: nothing of it is left at these endpoints.
+fn assert_nothing_left<'a>(seed: u64, sides: impl IntoIterator<Item = &'a ProtoSimEndpoint>) {
     for s in sides {
-        assert_eq!(s.world.expecting, 0, "seed {seed} side {}", s.world.me);
-        assert!(s.world.targets.is_empty(), "seed {seed}");
-    }
-}
-
-/// Three endpoints; the last one dies at a random step.
-#[test]
-fn a_peer_that_dies_fails_what_it_owed_and_nothing_else() {
-    for seed in 0..seeds(10_000) {
-        let mut rng = Rng::new(seed ^ 0xdead);
-        let mut sides: Vec<ProtoSimEndpoint> = (0..3).map(|i| side(i, &mut rng)).collect();
-        let n = 4 + rng.below(30) as u32;
-        let plan = plans(&mut rng, n);
-        let death = rng.below(400);
-        let (mut started, mut now, mut dead) = (0usize, 0u64, None);
-        // Even operations go to the side that lives, odd ones to the one that dies.
-        loop {
-            now += 1;
-            assert!(now < 200_000, "seed {seed} stuck");
-            if now == death {
-                dead = Some(2);
-                let gone = Failure {
-                    errno: FI_ECONNABORTED,
-                    status: 13,
-                };
-                for s in sides.iter_mut().take(2) {
-                    fail_peer(s, 2, gone);
-                }
-            }
-            if started < plan.len() && (dead.is_none() || started % 2 == 0) {
-                let to = if started % 2 == 0 { 1 } else { 2 };
-                if start(&mut sides[0], to, started as u32, plan[started]) {
-                    if let Plan::Send { len, tag, .. } = plan[started] {
-                        post(&mut sides[to as usize], started as u32, len, tag, false);
-                    }
-                    started += 1;
-                }
-            } else if started < plan.len() {
-                sides[0].world.sent.insert(started as u32, Ok(()));
-                started += 1;
-            }
-            deliver(&mut sides, now, dead);
-            let over = started == plan.len() && sides[0].world.sent.len() == plan.len();
-            if over && now > death && sides.iter().take(2).all(settled) {
-                break;
-            }
-        }
-        for (ctx, r) in &sides[0].world.sent {
-            if ctx % 2 == 0 {
-                assert_eq!(*r, Ok(()), "seed {seed} operation {ctx}");
-            }
-        }
-        for s in sides.iter().take(2) {
-            assert_eq!(s.world.expecting, 0, "seed {seed} side {}", s.world.me);
-            assert!(s.world.targets.is_empty(), "seed {seed}");
-        }
+        assert_eq!(s.port.expecting, 0, "seed {seed} side {}", s.port.me);
+        assert!(s.port.targets.is_empty(), "seed {seed}");
     }
 }
 
 /// Acts as the adapter does when a peer is gone: fails all packets and reads to the peer, then
 /// reports it.
 fn fail_peer(s: &mut ProtoSimEndpoint, peer: PeerId, gone: Failure) {
-    let air = core::mem::take(&mut s.world.air);
+    let air = core::mem::take(&mut s.port.air);
     let (lost, kept): (Vec<_>, Vec<_>) = air.into_iter().partition(|(_, to, _)| *to == peer);
-    s.world.air = kept;
+    s.port.air = kept;
     for (_, _, f) in lost {
         match f {
             Flight::Packet {
                 token: Token::Tx(id),
                 ..
-            } => s.ep.packet_done(id, Some(gone), &mut s.world),
+            } => s.ep.packet_done(id, Some(gone), &mut s.port),
             Flight::Packet { .. } => {}
             Flight::Read { id, .. } => {
-                s.ep.read_done(id, Some(gone), &mut s.rq, &mut s.world);
+                s.ep.read_done(id, Some(gone), &mut s.rq, &mut s.port);
             }
         }
     }
-    s.ep.peer_down(peer, gone, &mut s.rq, &mut s.world);
+    s.ep.peer_down(peer, gone, &mut s.rq, &mut s.port);
 }
 
 /// The adapter of `s` cancels the reads of transfer `id`.
 fn cancel_reads(s: &mut ProtoSimEndpoint, id: u32) {
-    let air = core::mem::take(&mut s.world.air);
+    let air = core::mem::take(&mut s.port.air);
     let of = |f: &Flight| matches!(f, Flight::Read { id: read, .. } if *read == id);
     let (cancelled, kept): (Vec<_>, Vec<_>) = air.into_iter().partition(|(_, _, f)| of(f));
-    s.world.air = kept;
+    s.port.air = kept;
     let why = Failure {
         errno: FI_ECANCELED,
         status: 13,
     };
     for _ in cancelled {
-        s.ep.read_done(id, Some(why), &mut s.rq, &mut s.world);
-    }
-}
-
-/// Side 1 closes regions while writes into them and reads from them are under way.
-#[test]
-fn closing_a_region_ends_the_accesses_to_it() {
-    let mut failed = [0; 2];
-    for seed in 0..seeds(5_000) {
-        let mut rng = Rng::new(seed ^ 0xc105e);
-        let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
-        // Few requests of the adapter are free, so that reads wait for room.
-        sides[1].world.depth = 1 + rng.below(4) as usize;
-        let writes = 2 + rng.below(6) as u32;
-        let (mut started, mut now) = (0, 0u64);
-        while sides[0].world.sent.len() < writes as usize || !sides.iter().all(settled) {
-            now += 1;
-            assert!(now < 100_000, "seed {seed} stuck");
-            let at = CELLS * 8 + started as usize * 4000;
-            let len = 2000 + rng.below(2000) as usize;
-            let plan = match started % 2 {
-                0 => Plan::Write { at, len },
-                _ => Plan::Read { at, len },
-            };
-            // The features of side 1 are known once the first write has ended.
-            let known = started == 0 || !sides[0].world.sent.is_empty();
-            if known && started < writes && start(&mut sides[0], 1, started, plan) {
-                started += 1;
-            }
-            if rng.below(5) == 0 {
-                let target = sides[1].world.targets.keys().min().copied();
-                let reads = sides[1].ep.close_targets(|ctx| Some(ctx) == target);
-                for id in reads {
-                    cancel_reads(&mut sides[1], id);
-                }
-            }
-            deliver(&mut sides, now, None);
-        }
-        for (ctx, _) in sides[0].world.sent.iter().filter(|(_, r)| r.is_err()) {
-            failed[*ctx as usize % 2] += 1;
-        }
-        for s in &sides {
-            assert_eq!(s.world.expecting, 0, "seed {seed} side {}", s.world.me);
-            assert!(s.world.targets.is_empty(), "seed {seed}");
-        }
-    }
-    assert!(
-        failed.iter().all(|n| *n > 0),
-        "{failed:?} writes and reads have failed"
-    );
-}
-
-/// The device of side 1 fails to copy half of the region: the accesses to that half fail at their
-/// initiator, the others do not.
-#[test]
-fn what_a_device_fails_to_copy_fails_at_the_initiator() {
-    for seed in 0..seeds(2_000) {
-        let mut rng = Rng::new(seed ^ 0xdead);
-        let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
-        // What the adapter reads, no device copies.
-        sides[0].world.readable = false;
-        sides[1].world.depth = 1 + rng.below(4) as usize;
-        sides[1].world.broken = true;
-        let count = 8;
-        let (mut started, mut now) = (0, 0u64);
-        while sides[0].world.sent.len() < count as usize || !sides.iter().all(settled) {
-            now += 1;
-            assert!(now < 100_000, "seed {seed} stuck");
-            let at = match started % 4 < 2 {
-                true => CELLS * 8,
-                false => REGION_LEN / 2,
-            } + started as usize * 1000;
-            let len = 1 + rng.below(4000) as usize;
-            let plan = match started % 2 {
-                0 => Plan::Write { at, len },
-                _ => Plan::Read { at, len },
-            };
-            if started < count && start(&mut sides[0], 1, started, plan) {
-                started += 1;
-            }
-            deliver(&mut sides, now, None);
-        }
-        for (ctx, result) in &sides[0].world.sent {
-            let wanted = if ctx % 4 < 2 { Ok(()) } else { Err(NOT_COPIED) };
-            assert_eq!(*result, wanted, "seed {seed} operation {ctx}");
-        }
-        for s in &sides {
-            assert_eq!(s.world.expecting, 0, "seed {seed} side {}", s.world.me);
-            assert!(s.world.targets.is_empty(), "seed {seed}");
-        }
-    }
-}
-
-#[test]
-fn a_short_buffer_truncates_and_says_so() {
-    for len in [100usize, 1500, 5000, 50_000] {
-        for seed in 0..seeds(40) {
-            let mut rng = Rng::new(seed);
-            let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
-            let plan = Plan::Send {
-                len,
-                tag: None,
-                receipt: true,
-            };
-            assert!(start(&mut sides[0], 1, 0, plan));
-            post(&mut sides[1], 0, 60, None, true);
-            let mut now = 0;
-            while sides[0].world.sent.is_empty() || !sides.iter().all(settled) {
-                now += 1;
-                assert!(now < 10_000, "seed {seed} length {len}");
-                deliver(&mut sides, now, None);
-            }
-            let (_, msg, result) = sides[1].world.received[0];
-            let short = Failure {
-                errno: FI_ETRUNC,
-                status: 0,
-            };
-            assert_eq!((msg.len as usize, result), (len, Err(short)), "seed {seed}");
-            assert_eq!(sides[1].world.memory[&0], pattern(0, len)[..60]);
-            assert_eq!(sides[0].world.sent[&0], Ok(()));
-        }
-    }
-}
-
-#[test]
-fn a_multi_receive_buffer_takes_messages_until_it_is_full() {
-    for seed in 0..seeds(200) {
-        let mut rng = Rng::new(seed);
-        let mut sides = vec![side(0, &mut rng), side(1, &mut rng)];
-        let lens: Vec<usize> = (0..12).map(|_| rng.below(2000) as usize).collect();
-        let room = 6000usize;
-        sides[1].world.memory.insert(99, vec![0; room]);
-        let a = RecvArgs {
-            src: ANY,
-            ctx: 99,
-            len: room as u64,
-            tagged: false,
-            tag: 0,
-            ignore: 0,
-            multi: Some(2000),
-        };
-        let (mut now, mut next, mut posted) = (0, 0, false);
-        let when = rng.below(300);
-        let over = |s: &ProtoSimEndpoint| s.world.received.last().is_some_and(|r| !r.1.stays);
-        while !over(&sides[1]) && now < 50_000 {
-            now += 1;
-            if next < lens.len() {
-                let plan = Plan::Send {
-                    len: lens[next],
-                    tag: None,
-                    receipt: false,
-                };
-                next += usize::from(start(&mut sides[0], 1, next as u32, plan));
-            }
-            if now >= when && !posted {
-                posted = true;
-                let s = &mut sides[1];
-                assert!(s.rq.post(&a).is_none());
-                while let Some((u, place)) = s.rq.fill(&a, |_| unreachable!("none is plain")) {
-                    s.ep.start_unexpected(place, &u, &mut s.rq, &mut s.world);
-                }
-            }
-            deliver(&mut sides, now, None);
-        }
-        let b = &sides[1].world;
-        let total: usize = b.received.iter().map(|r| r.1.len as usize).sum();
-        let all: usize = lens.iter().sum();
-        // Closed when less than 2000 is left, or never when the messages are too few.
-        assert!(over(&sides[1]) || all <= room - 2000, "seed {seed}");
-        for (_, msg, r) in &b.received {
-            let n = (0..lens.len() as u32).find(|n| {
-                let p = pattern(*n, lens[*n as usize]);
-                let at = msg.base as usize;
-                lens[*n as usize] == msg.len as usize && b.memory[&99][at..at + p.len()] == p
-            });
-            assert!(n.is_some() && r.is_ok(), "seed {seed}");
-        }
-        assert!(total <= room, "seed {seed}");
+        s.ep.read_done(id, Some(why), &mut s.rq, &mut s.port);
     }
 }

@@ -265,7 +265,7 @@ impl RingHarness {
     fn read(&mut self) {
         for _ in 0..self.script.below(8) {
             let mut buffer = FencedBuf::new(self.script.byte() as usize * 16);
-            let (kind, len) = match self.reader.look() {
+            let (kind, len) = match self.reader.next_record() {
                 Lookup::Nothing => break,
                 Lookup::Broken => {
                     // The endpoint gives such a ring up.
@@ -348,7 +348,7 @@ impl RingHarness {
     /// The peer takes records as the protocol says.
     fn peer_reads(&mut self) {
         for _ in 0..self.script.below(8) {
-            let Lookup::Record(r) = self.peer_reader.look() else {
+            let Lookup::Record(r) = self.peer_reader.next_record() else {
                 break;
             };
             serve(&self.peers, &r, &mut FencedBuf::new(64));

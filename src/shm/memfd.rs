@@ -158,7 +158,7 @@ impl MemfdMap {
         // Callers compute offsets within the file; this check is the last defence.
         let fits = off <= self.len && len <= self.len - off;
         let off = if fits { off } else { 0 };
-        // SAFETY: `off` is within the mapping.
+        // SAFETY: `off` is at most `self.len`, the length of the mapping, or 0.
         unsafe { self.at.add(off) }
     }
 

@@ -220,7 +220,7 @@ impl RxRings {
                     i.ring.prefetch();
                 }
                 let (kind, len);
-                (flow, kind, len) = match (i.ring.look(), i.peer) {
+                (flow, kind, len) = match (i.ring.next_record(), i.peer) {
                     (Lookup::Nothing, _) => break,
                     (Lookup::Record(r), Some(from)) => {
                         (sink.message(PeerRecord { from, record: &r }), r.kind, r.len)
@@ -280,7 +280,7 @@ impl RxRings {
         for i in &mut self.active {
             let mut n = 0;
             while n < BURST {
-                let (kind, len) = match i.ring.look() {
+                let (kind, len) = match i.ring.next_record() {
                     Lookup::Nothing => break,
                     Lookup::Record(r) => match each(&i.from, &mut i.peer, &r) {
                         Flow::Deferred => {

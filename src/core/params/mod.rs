@@ -17,6 +17,7 @@ pub use hmem::hmem;
 pub use tcp::{tcp, TcpParams, INJECT_MOST};
 
 use super::errno::Result;
+use crate::core::sync::Unpoisoned;
 use crate::types::*;
 use std::sync::{Mutex, OnceLock};
 
@@ -53,7 +54,7 @@ pub fn env_name(prov: Option<&str>, name: &str) -> String {
 }
 
 fn defined() -> std::sync::MutexGuard<'static, Vec<Param>> {
-    DEFINED.lock().unwrap_or_else(|e| e.into_inner())
+    DEFINED.lock().unpoisoned()
 }
 
 /// The libfabric that has loaded us as a provider file: it lists our providers' parameters and has

@@ -8,7 +8,7 @@
 
 mod monitor;
 
-use crate::core::sync::{Mutex, MutexGuard};
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::Result;
 use core::ops::Range;
 use monitor::{Listener, Monitor};
@@ -109,7 +109,7 @@ impl<T> LruList<T> {
 
 impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
     fn invalidate(&self, from: usize, to: usize) {
-        let mut l = self.lock().unwrap_or_else(|e| e.into_inner());
+        let mut l = self.lock().unpoisoned();
         let mut gone = 0;
         for k in &mut l.all {
             if !k.gone && k.start < to && from < k.end {
@@ -121,7 +121,7 @@ impl<T: Send + Sync + 'static> Listener for Mutex<LruList<T>> {
     }
 
     fn exclude_watched(&self, range: &mut Range<usize>, page: usize) {
-        let l = self.lock().unwrap_or_else(|e| e.into_inner());
+        let l = self.lock().unpoisoned();
         let kept = l.all.iter().filter(|k| !k.gone);
         for kept in kept.filter_map(|k| monitor::pages(k.start, k.end, page)) {
             let apart = kept.end <= range.start || range.end <= kept.start;
@@ -257,7 +257,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
     }
 
     fn list(&self) -> MutexGuard<'_, LruList<T>> {
-        self.list.lock().unwrap_or_else(|e| e.into_inner())
+        self.list.lock().unpoisoned()
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_goes_with_its_memory() {
-        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let _alone = ALONE.lock().unpoisoned();
         let Some(c) = Cache::<u32>::new(MANY) else {
             return;
         };
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_longest_unused_make_room_and_those_in_use_stay() {
-        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let _alone = ALONE.lock().unpoisoned();
         let Some(c) = Cache::<usize>::new(Limits { count: 2, ..MANY }) else {
             return;
         };
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn what_is_evicted_is_not_watched_any_more() {
-        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let _alone = ALONE.lock().unpoisoned();
         let Some(c) = Cache::<usize>::new(Limits { count: 4, ..MANY }) else {
             return;
         };
@@ -438,7 +438,7 @@ mod tests {
     /// The kernel gives addresses away again before it reports that they were unmapped.
     #[test]
     fn what_another_thread_unmaps_is_not_found() {
-        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let _alone = ALONE.lock().unpoisoned();
         let Some(c) = Cache::<()>::new(MANY) else {
             return;
         };
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn freeing_threads_do_not_wait_for_lookups() {
-        let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let _alone = ALONE.lock().unpoisoned();
         let few = Limits {
             count: 20,
             bytes: 2 << 20,

@@ -16,7 +16,7 @@
 //! allocates and frees nothing, and no other thread does so under a lock that the monitor takes.
 
 use crate::core::process::PerProcess;
-use crate::core::sync::Mutex;
+use crate::core::sync::{Mutex, Unpoisoned};
 use crate::device::{host, wait};
 use crate::types::*;
 use core::ffi::c_void;
@@ -166,7 +166,7 @@ impl Monitor {
 
     /// Adds a listener; `false` when there are too many.
     pub(crate) fn join(&self, who: Arc<dyn Listener>) -> bool {
-        let mut l = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
+        let mut l = self.listeners.lock().unpoisoned();
         let room = l.len() < LISTENERS;
         if room {
             l.push(who);
@@ -176,7 +176,7 @@ impl Monitor {
 
     /// Removes a listener.
     pub(crate) fn leave(&self, who: &Arc<dyn Listener>) {
-        let mut l = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
+        let mut l = self.listeners.lock().unpoisoned();
         let at = l.iter().position(|x| Arc::ptr_eq(x, who));
         let gone = at.map(|at| l.swap_remove(at));
         drop(l);
@@ -248,7 +248,7 @@ impl Monitor {
             return;
         };
         self.busy.fetch_add(1, SeqCst);
-        let all = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
+        let all = self.listeners.lock().unpoisoned();
         all.iter()
             .for_each(|l| l.exclude_watched(&mut pages, self.page));
         if !pages.is_empty() {
@@ -293,7 +293,7 @@ impl Monitor {
             wait::wait_readable(self.notices.as_raw_fd(), -1);
             self.busy.fetch_add(1, SeqCst);
             while let Some((from, to)) = self.read_notice() {
-                let all = self.listeners.lock().unwrap_or_else(|e| e.into_inner());
+                let all = self.listeners.lock().unpoisoned();
                 all.iter().for_each(|l| l.invalidate(from, to));
             }
             self.busy.fetch_sub(1, Release);

@@ -15,6 +15,7 @@ use super::engine::{Engine, EngineConfig};
 use super::packet::{PacketHead, PacketKind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
+use crate::core::sync::Unpoisoned;
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::{Event, Events, QpAddr};
 use crate::hmem::fenced::{FencedBuf, LentBuffers};
@@ -123,7 +124,7 @@ impl EngineHarness {
 
     /// Removes and returns the headers of the datagrams that the tap has recorded.
     fn heard(&self) -> Vec<PacketHead> {
-        let mut sent = self.sent.lock().unwrap_or_else(|e| e.into_inner());
+        let mut sent = self.sent.lock().unpoisoned();
         let heads = sent
             .iter()
             .filter_map(|d| Some(PacketHead::parse(d)?.0))

@@ -14,7 +14,7 @@ use super::admission::AdmissionListener;
 use super::engine::Engine;
 use super::sock::{SLOT, SLOTS};
 use crate::core::process::PerProcess;
-use crate::core::sync::{Mutex, MutexGuard};
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::Result;
 use crate::device::host::{self, now, zeroed};
 use crate::device::wait::{no_descriptor, watch};
@@ -63,7 +63,7 @@ pub(crate) struct SharedEngine {
 impl SharedEngine {
     /// Locks the engine; blocks while the adapter's thread drives it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(|e| e.into_inner())
+        self.engine.lock().unpoisoned()
     }
 
     /// Notes a poll by the application.
@@ -106,7 +106,7 @@ impl SharedEngine {
     /// Has the thread drive the engine (`on`), or leaves the engine to the application, unless that
     /// waits on `event_fd`.
     fn hand_over(&self, r: &Reactor, on: bool) {
-        let stopped = self.handing_over.lock().unwrap_or_else(|e| e.into_inner());
+        let stopped = self.handing_over.lock().unpoisoned();
         // An application that arms sets `armed` before it takes the lock.
         let waits = !on && self.armed.load(Ordering::SeqCst);
         if *stopped || waits || self.thread_driven.swap(on, Ordering::SeqCst) == on {
@@ -235,7 +235,7 @@ impl SharedEngine {
 
     /// Takes the queue pair away from the thread, for good.
     pub(crate) fn stop(&self) {
-        let mut stopped = self.handing_over.lock().unwrap_or_else(|e| e.into_inner());
+        let mut stopped = self.handing_over.lock().unpoisoned();
         *stopped = true;
         if let Ok(r) = Reactor::get() {
             r.forget(self.socket);
@@ -247,7 +247,7 @@ impl SharedEngine {
     }
 
     fn listener(&self) -> MutexGuard<'_, Option<AdmissionListener>> {
-        self.listener.lock().unwrap_or_else(|e| e.into_inner())
+        self.listener.lock().unpoisoned()
     }
 }
 
@@ -312,7 +312,7 @@ impl Reactor {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Weak<SharedEngine>>> {
-        self.list.lock().unwrap_or_else(|e| e.into_inner())
+        self.list.lock().unpoisoned()
     }
 
     /// Adds `fd` to the epoll set for EPOLLIN; `how` is 0, or EPOLLET for edge-triggered events.

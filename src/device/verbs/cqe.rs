@@ -1,5 +1,5 @@
-//! A completion queue entry as the adapter writes it (`efa_io_defs.h`, `abi/efa-io-defs.json`). Its
-//! fields are decoded on demand.
+//! A completion queue entry as the adapter writes it (`providers/efa/efa_io_defs.h` of rdma-core).
+//! Its fields are decoded on demand.
 
 use super::rings::WqeOp;
 use super::sys::*;

@@ -9,6 +9,7 @@ use super::qp::RECV;
 use super::rings::{self, Completions};
 use super::sys::*;
 use super::OpenAdapter;
+use crate::core::sync::Unpoisoned;
 use crate::core::{Errno, Result};
 use crate::device::QueueMemory;
 use crate::types::*;
@@ -145,7 +146,7 @@ impl ExternalQueue {
     }
 
     fn attr(&self) -> Option<efadv_cq_attr> {
-        // SAFETY: the queue is open.
+        // SAFETY: the queue is destroyed by `drop` alone.
         unsafe { rings::query_cq(self.dev.adapter.lib, self.cq) }
     }
 
@@ -167,7 +168,7 @@ impl ExternalQueue {
     /// ourselves, so that libefa does not know them and cannot poll for them.
     pub(super) fn take(&self, qpn: u16, direct: bool, each: &mut dyn FnMut(&ibv_wc)) {
         let Some(seen) = &self.seen else { return };
-        let mut s = seen.lock().unwrap_or_else(|e| e.into_inner());
+        let mut s = seen.lock().unpoisoned();
         for wc in s.deferred.remove(&qpn).unwrap_or_default() {
             each(&wc);
         }
@@ -323,7 +324,7 @@ impl ExternalCounter {
         } else {
             &self.calls.raise
         };
-        // SAFETY: the counter is open.
+        // SAFETY: the counter is destroyed by `drop` alone.
         match unsafe { (by[usize::from(errors)])(self.at, n) } {
             0 => Ok(()),
             e => Err(e.abs().max(1)),
@@ -336,7 +337,7 @@ impl ExternalCounter {
             comp_mask: 0,
             op_mask: kinds,
         };
-        // SAFETY: both are open.
+        // SAFETY: the counter is destroyed by `drop` alone; `qp` is the caller's new queue pair.
         match unsafe { (self.calls.attach)(qp, self.at, &mut attr) } {
             0 => Ok(()),
             e => {

@@ -10,6 +10,7 @@
 
 use super::list::Adapter;
 use super::sys::*;
+use crate::core::sync::Unpoisoned;
 use crate::core::{params, Result};
 use crate::device::mr_cache::{Cache, Limits};
 use crate::device::{DmaBuf, MrObserver};
@@ -91,7 +92,7 @@ pub(crate) struct VerbsMemory {
     next_own_key: AtomicU64,
 }
 
-// SAFETY: protection domains may be used by any thread.
+// SAFETY: `pd` is only passed to libibverbs, whose calls are safe from any thread.
 unsafe impl Send for VerbsMemory {}
 // SAFETY: as above; the rest is behind locks.
 unsafe impl Sync for VerbsMemory {}
@@ -153,7 +154,7 @@ fn cache(regions: usize) -> Option<Cache<RegionRef>> {
 impl VerbsMemory {
     /// A new protection domain. `local`: as `Naming::local`.
     pub(crate) fn new(adapter: &'static Adapter, local: bool) -> Result<VerbsMemory> {
-        // SAFETY: the context is open.
+        // SAFETY: the context of an adapter that is `'static` stays open.
         let pd = unsafe { (adapter.lib.ibv_alloc_pd)(adapter.context) };
         if pd.is_null() {
             return Err(FI_ENOMEM);
@@ -182,11 +183,11 @@ impl VerbsMemory {
 
     /// Reports regions to the observer `to` from now on.
     pub(crate) fn publish(&self, to: Arc<dyn MrObserver>) {
-        *self.directory.lock().unwrap_or_else(|e| e.into_inner()) = Some(to);
+        *self.directory.lock().unpoisoned() = Some(to);
     }
 
     fn table(&self) -> MutexGuard<'_, RegionTable> {
-        self.table.lock().unwrap_or_else(|e| e.into_inner())
+        self.table.lock().unpoisoned()
     }
 
     fn register(&self, addr: usize, len: usize, access: c_int) -> Result<RegionRef> {
@@ -450,7 +451,7 @@ impl VerbsMemory {
         t.by_addr.insert((addr, key), addr + len);
         t.longest = t.longest.max(len);
         drop(t);
-        let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
+        let d = self.directory.lock().unpoisoned();
         if let Some(d) = d.as_ref().filter(|_| !own) {
             d.add(key, addr as u64, &mem, access);
         }
@@ -477,7 +478,7 @@ impl VerbsMemory {
             *t.closed.entry(key).or_default() += users;
         }
         let withdrawn = self.take_out(t, key);
-        let d = self.directory.lock().unwrap_or_else(|e| e.into_inner());
+        let d = self.directory.lock().unpoisoned();
         if let Some(d) = d.as_ref() {
             d.remove(key);
         }
@@ -566,7 +567,7 @@ impl VerbsMemory {
 
 impl Drop for VerbsMemory {
     fn drop(&mut self) {
-        let t = self.table.get_mut().unwrap_or_else(|e| e.into_inner());
+        let t = self.table.get_mut().unpoisoned();
         t.by_key.clear();
         if let Some(c) = &self.kept {
             c.clear();

@@ -20,6 +20,7 @@ pub mod sys;
 pub mod transport;
 
 use super::{AdapterAttr, Device, DmaBuf, MrObserver, PacketQp, QpAddr, RawQp};
+use crate::core::sync::Unpoisoned;
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::transport::Status;
@@ -67,7 +68,7 @@ struct OpenAdapter {
 impl OpenAdapter {
     /// The address handle of a host. `FI_EHOSTUNREACH` when the adapter cannot reach it.
     fn handle(&self, gid: &[u8; 16]) -> Result<Handle> {
-        let mut all = self.handles.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.handles.lock().unpoisoned();
         if let Some(h) = all.get(gid) {
             return Ok(*h);
         }
@@ -109,7 +110,7 @@ impl OpenAdapter {
 
     /// The GID of the host that an address handle number stands for.
     fn host(&self, number: u16) -> Option<[u8; 16]> {
-        let all = self.handles.lock().unwrap_or_else(|e| e.into_inner());
+        let all = self.handles.lock().unpoisoned();
         all.iter()
             .find(|(_, h)| h.number == number)
             .map(|(gid, _)| *gid)
@@ -118,7 +119,7 @@ impl OpenAdapter {
 
 impl Drop for OpenAdapter {
     fn drop(&mut self) {
-        let all = self.handles.get_mut().unwrap_or_else(|e| e.into_inner());
+        let all = self.handles.get_mut().unpoisoned();
         for (_, h) in all.drain() {
             // SAFETY: made once, destroyed once; queue pairs, which use it, hold `self`.
             unsafe { (self.adapter.lib.ibv_destroy_ah)(h.ah) };

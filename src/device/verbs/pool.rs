@@ -106,7 +106,8 @@ impl Pool {
     #[inline]
     pub(crate) fn put(&mut self, slot: u16, off: usize, bytes: &[u8]) {
         let n = bytes.len().min(self.slot.saturating_sub(off));
-        // SAFETY: within the slot, which nobody else uses now.
+        // SAFETY: `n` bytes from there lie within the slot; no request with it is posted, so the
+        // adapter does not touch it, and `self` is borrowed mutably.
         unsafe { copy_bytes(bytes.as_ptr(), self.place(slot).add(off.min(self.slot)), n) };
     }
 
@@ -114,8 +115,7 @@ impl Pool {
     #[inline]
     pub(crate) fn put_piece(&mut self, slot: u16, off: usize, p: Piece) {
         let n = p.len().min(self.slot.saturating_sub(off));
-        // SAFETY: within the slot, which nobody else uses now; the piece is readable (see
-        // `Piece::new`).
+        // SAFETY: as in `put`; the piece is readable (see `Piece::new`).
         unsafe {
             let to = self.place(slot).add(off.min(self.slot));
             copy_bytes(p.addr() as *const u8, to, n);
@@ -125,7 +125,7 @@ impl Pool {
     /// As [`Pool::put`], from application memory.
     pub(crate) fn put_mem(&mut self, slot: u16, off: usize, mem: &UserMem) {
         let room = self.slot.saturating_sub(off);
-        // SAFETY: within the slot, which nobody else uses now.
+        // SAFETY: as in `put`, `room` bytes.
         let to = unsafe {
             core::slice::from_raw_parts_mut(self.place(slot).add(off.min(self.slot)), room)
         };

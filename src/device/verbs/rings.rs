@@ -3,7 +3,7 @@
 //!
 //! A work request is 64 bytes (128 if wide) in device memory; the doorbell tells the adapter how
 //! many there are. A completion is valid when its phase bit is that of the current round. Layouts
-//! are those of `efa_io_defs.h` (`abi/efa-io-defs.json`). The library's own indexes of the queues
+//! are those of `providers/efa/efa_io_defs.h` of rdma-core. The library's own indexes of the queues
 //! are not updated: a queue pair driven here never posts or polls through libibverbs.
 
 use super::cqe::Cqe;
@@ -97,7 +97,8 @@ impl Queue {
         let put = self.put;
         self.rung = put;
         store_fence();
-        // SAFETY: the mapped doorbell.
+        // SAFETY: libefa reported the register, which is aligned, and mapped while the queue pair
+        // is open.
         unsafe { AtomicU32::from_ptr(self.doorbell) }.store(put & 0xffff, Relaxed);
     }
 }
@@ -489,7 +490,7 @@ impl QueueRings {
     fn tell(&self, arm: u32) {
         if !self.cq_doorbell.is_null() {
             let v = self.done.taken & 0xffff | (self.heard & 3) << 29 | arm;
-            // SAFETY: the mapped doorbell.
+            // SAFETY: as in `ring_now`; NULL was excluded.
             unsafe { AtomicU32::from_ptr(self.cq_doorbell) }.store(v, Release);
         }
     }

@@ -1,6 +1,6 @@
 //! Event queues (fi_eq(3)): control events, and whatever applications write themselves.
 
-use crate::core::sync::{Mutex, MutexGuard};
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::{Errno, Result};
 use crate::device::wait::{wait_interruptibly, WaitSet};
 use crate::types::*;
@@ -51,7 +51,7 @@ impl Eq {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<EqEvent>> {
-        self.events.lock().unwrap_or_else(|e| e.into_inner())
+        self.events.lock().unpoisoned()
     }
 
     /// Appends an event.

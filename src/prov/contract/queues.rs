@@ -18,7 +18,7 @@ pub struct OpenedQueue {
 }
 
 impl OpenedQueue {
-    /// Descriptor of its wait object.
+    /// Descriptor of its wait object, which owns it and keeps it open as long as the queue.
     pub fn fd(&self) -> Option<i32> {
         self.wait.as_ref().map(|w| w.fd())
     }
@@ -56,7 +56,7 @@ pub trait CompletionQueues {
     /// What a provider error means, without the details of one completion (fi_cq_strerror(3)).
     fn error_text(prov_errno: i32) -> String;
 
-    /// Whether a completion or an error can be read.
+    /// Makes progress; returns whether a completion or an error can be read then.
     fn cq_has_any(&self, cq: u32) -> Result<bool>;
     /// Prepares to wait (fi_trywait(3)). Returns for how many milliseconds a caller may sleep
     /// before it has to make progress (negative: without limit). `FI_EAGAIN` when there is
@@ -81,10 +81,11 @@ pub trait Counters {
     fn read_cntr(&self, cntr: u32) -> Result<(u64, u64)>;
     /// What [`Counters::read_cntr`] returned last.
     fn seen_cntr(&self, cntr: u32) -> Result<(u64, u64)>;
-    /// fi_cntr_add(3), fi_cntr_set(3), and the same for errors.
+    /// fi_cntr_add(3), or with `set` fi_cntr_set(3); with `errors` the same for the number of
+    /// errors.
     fn change_cntr(&self, cntr: u32, errors: bool, set: bool, n: u64) -> Result<()>;
-    /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`,
-    /// `FI_EAVAIL` when an operation failed meanwhile.
+    /// fi_cntr_wait(3): until the value is at least `threshold`. `FI_ETIMEDOUT` after `timeout_ms`
+    /// (negative: without limit), `FI_EAVAIL` when an operation failed meanwhile.
     fn wait_cntr(&self, cntr: u32, threshold: u64, timeout_ms: i32) -> Result<()>;
     /// Prepares to wait, as [`CompletionQueues::arm_cq`]: `FI_EAGAIN` when the counter has reached
     /// `threshold` or counts more errors than `errors` already. No poll may come between this call

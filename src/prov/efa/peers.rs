@@ -13,7 +13,7 @@ use crate::types::FI_ADDR_NOTAVAIL;
 use std::collections::{HashMap, VecDeque};
 
 /// Most peers that one call of [`reclaim`] checks.
-const LOOKS: usize = 16;
+const CHECKED: usize = 16;
 
 /// See the module text.
 #[derive(Debug, Default)]
@@ -143,15 +143,16 @@ impl Peers {
 /// Frees numbers of peers that have gone.
 #[cold]
 pub(crate) fn reclaim(s: &mut State) {
-    look_at(s, LOOKS);
+    remove_unused(s, CHECKED);
 }
 
 /// As [`reclaim`], for as many peers as are listed.
 pub(crate) fn reclaim_all(s: &mut State) {
-    look_at(s, usize::MAX);
+    remove_unused(s, usize::MAX);
 }
 
-fn look_at(s: &mut State, most: usize) {
+/// Checks up to `most` of the listed peers; those that are used stay listed.
+fn remove_unused(s: &mut State, most: usize) {
     for _ in 0..s.peers.gone.len().min(most) {
         let Some(p) = s.peers.gone.pop_front() else {
             return;

@@ -3,16 +3,17 @@
 
 use crate::core::memory;
 use crate::device::{Events, QueuePair};
-use crate::proto::{Failure, PeerId};
+use crate::proto::{self, Failure, PeerId, RecvQueue};
 use crate::prov::efa::adapter_events::AdapterEvents;
 use crate::prov::efa::budget::Holding;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::endpoint::LiveEndpoint;
 use crate::prov::efa::ops::{collective, deferred, rma::retry_refused};
 use crate::prov::efa::port::{ep_port, EpPort};
+use crate::prov::efa::same_host::{rendezvous::Rendezvous, shm_rma::ShmRma};
 use crate::prov::efa::{budget, same_host};
 use crate::shm::kind;
-use crate::shm::ShmEndpoint;
+use crate::shm::{RxRings, ShmEndpoint};
 use crate::transport::Flow;
 use crate::types::*;
 
@@ -62,20 +63,10 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     let mut port = ep_port!(s, id, ep, qp, rings, shm, late_imms, None);
     rma.report(&mut port);
     if let Some(rx) = rx {
-        rx.poll_all(|from, peer, record| {
-            let peer = *peer.get_or_insert_with(|| port.peers.of(from));
-            match record.kind {
-                kind::PACKET => {
-                    record.copy(0, packet);
-                    proto.packet(peer, packet, rq, &mut port);
-                    Flow::Taken
-                }
-                _ => same_host::arrived(peer, record, rendezvous, rq, &mut port),
-            }
-        });
+        poll_rings(rx, packet, (proto, rendezvous, rq), &mut port);
         for (conn, number, there) in rx.take_cts() {
             if let Some(peer) = port.rings.as_ref().and_then(|n| n.peer_of(conn)) {
-                rendezvous.asked(peer, number, there, &mut port);
+                rendezvous.handle_cts(peer, number, there, &mut port);
             }
         }
     }
@@ -84,18 +75,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
         proto.peer_down(*peer, *why, rq, &mut port);
         proto.forget_peer(*peer);
     }
-    if rendezvous.load() > 0 {
-        rendezvous.pump(rq, &mut port);
-    }
-    if rma.load() > 0 {
-        rma.pump(&mut port);
-    }
-    while let Some(id) = port.shm.packets.pop_front() {
-        proto.packet_done(id, None, &mut port);
-    }
-    while let Some(id) = port.shm.reads.pop_front() {
-        proto.read_done(id, None, rq, &mut port);
-    }
+    pump_shm((rendezvous, rma), (proto, rq), &mut port);
     let mut events = AdapterEvents {
         port: &mut port,
         proto,
@@ -113,19 +93,70 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     proto.progress(&mut port);
     port.qp.ring();
     let again = port.rings.as_ref().is_some_and(|n| n.has_retries());
-    let accesses = again || rma.load() > 0;
+    let retries = again || rma.load() > 0;
     let (bytes, holding) = (rq.bytes(), ep.holding != Holding::Nobody);
     if ep.live.as_mut().is_some_and(LiveEndpoint::take_arm_lost) {
         signal(s, id);
     }
     report_down(s, id, &down);
+    let over = bytes > s.budget || holding;
+    follow_up(s, id, over, retries);
+}
+
+/// Hands the records of all rings over: packets to the protocol, others to `same_host`.
+#[inline(always)]
+fn poll_rings(
+    rx: &mut RxRings,
+    packet: &mut Vec<u8>,
+    (proto, rendezvous, rq): (&mut proto::Endpoint, &mut Rendezvous, &mut RecvQueue),
+    port: &mut EpPort,
+) {
+    rx.poll_all(|from, peer, record| {
+        let peer = *peer.get_or_insert_with(|| port.peers.of(from));
+        match record.kind {
+            kind::PACKET => {
+                record.copy(0, packet);
+                proto.packet(peer, packet, rq, port);
+                Flow::Taken
+            }
+            _ => same_host::arrived(peer, record, rendezvous, rq, port),
+        }
+    });
+}
+
+/// Continues messages and accesses through rings, and ends packets and reads that took one.
+#[inline(always)]
+fn pump_shm(
+    (rendezvous, rma): (&mut Rendezvous, &mut ShmRma),
+    (proto, rq): (&mut proto::Endpoint, &mut RecvQueue),
+    port: &mut EpPort,
+) {
+    if rendezvous.load() > 0 {
+        rendezvous.pump(rq, port);
+    }
+    if rma.load() > 0 {
+        rma.pump(port);
+    }
+    while let Some(id) = port.shm.packets.pop_front() {
+        proto.packet_done(id, None, port);
+    }
+    while let Some(id) = port.shm.reads.pop_front() {
+        proto.read_done(id, None, rq, port);
+    }
+}
+
+/// Continues what needs the whole domain: collectives, the budget of unexpected messages (`over`:
+/// it is exceeded, or peers are held), accesses that another route takes over (`retries`), fenced
+/// and deferred operations.
+#[inline(always)]
+fn follow_up(s: &mut State, id: u32, over: bool, retries: bool) {
     if s.colls.load() > 0 {
         collective::progress(s, id);
     }
-    if bytes > s.budget || holding || memory::short() {
+    if over || memory::short() {
         budget::watch(s, id);
     }
-    if accesses {
+    if retries {
         retry_refused(s, id);
     }
     if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {

@@ -136,7 +136,7 @@ pub(crate) fn wait_cntr(
     let errors = d.errors(cntr)?;
     let waits = d.with_cntr(cntr, |c| c.wait.set.is_some())?;
     loop {
-        let ((value, now), watched) = d.with_cntr(cntr, |c| (c.look(), c.watched))?;
+        let ((value, now), watched) = d.with_cntr(cntr, |c| (c.observe(), c.watched))?;
         if value >= threshold {
             return Ok(());
         }

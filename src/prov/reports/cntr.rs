@@ -51,12 +51,12 @@ impl Cntr {
     }
 
     /// The value and the errors, for a caller that waits.
-    pub(crate) fn look(&mut self) -> (u64, u64) {
+    pub(crate) fn observe(&mut self) -> (u64, u64) {
         self.last_read = (self.value(), self.errors());
         self.last_read
     }
 
-    /// What [`Cntr::read`] or [`Cntr::look`] returned last.
+    /// What [`Cntr::read`] or [`Cntr::observe`] returned last.
     pub(crate) fn seen(&self) -> (u64, u64) {
         self.last_read
     }

@@ -3,7 +3,7 @@
 use super::conn::{self, conn_for, post, Conn, ConnState, Then};
 use super::ep::TcpEp;
 use super::msg::{self, MsgState};
-use super::progress::look;
+use super::progress::poll_sockets;
 use super::recvq::{RecvMatch, RecvPlace, TcpRecv};
 use super::state::{TcpState, TxOp};
 use super::wire::{Head, XnetOp, DELIVERY_COMPLETE};
@@ -60,7 +60,7 @@ fn start(
     // libraries have a confirmed completion level as the default of an endpoint, and inject most
     // messages.
     let counted = ep.cntrs.of(kind).is_some();
-    let told = kind != CntrKind::Send || !unsignaled || counted;
+    let end_is_reported = kind != CntrKind::Send || !unsignaled || counted;
     let mut op = TxOp {
         ep: id,
         done: Completion {
@@ -70,7 +70,7 @@ fn start(
             report: reported(!unsignaled && reports(ep.tx, given)),
             ..Completion::default()
         },
-        confirmed: given & CONFIRMED != 0 && told,
+        confirmed: given & CONFIRMED != 0 && end_is_reported,
         silent: unsignaled,
     };
     let room = ep.tx_size;
@@ -92,7 +92,7 @@ fn start(
     if s.conns.get(conn).is_some_and(waits) {
         // Makes progress for callers that try again without reading a queue. What is read may
         // replace the connection, and its number is another peer's then: the next call finds it.
-        look(s);
+        poll_sockets(s);
         return Err(FI_EAGAIN);
     }
     s.bursts.announce(given & FI_MORE != 0);

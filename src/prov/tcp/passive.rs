@@ -8,6 +8,7 @@ use super::conn::{control_needs, log_too_many, next_caller, pending_max, timeout
 use super::wire::{emit_control, parse_control, ByteOrder, ControlKind, CONTROL};
 use crate::core::slab::Slab;
 use crate::core::sockaddr as addr;
+use crate::core::sync::Unpoisoned;
 use crate::core::{errno, Info, Result};
 use crate::device::host;
 use crate::device::stream::{Poller, Ready, Stream, StreamListener, StreamRead, BACKLOG};
@@ -63,7 +64,7 @@ struct PassiveState {
 
 impl PassiveShared {
     fn lock(&self) -> MutexGuard<'_, PassiveState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock().unpoisoned()
     }
 }
 
@@ -209,7 +210,7 @@ impl ListenThread {
                 self.poller.fd(),
                 if self.pending.is_empty() { -1 } else { 100 },
             );
-            self.poller.look(&mut ready);
+            self.poller.poll(&mut ready);
             for r in &ready {
                 match r.name {
                     LISTENER => self.accept_callers(),

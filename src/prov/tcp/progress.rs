@@ -45,13 +45,13 @@ fn read(s: &mut TcpState) {
             return;
         }
     }
-    look(s);
+    poll_sockets(s);
 }
 
 /// Handles every socket that is ready; returns whether there was one.
-pub(crate) fn look(s: &mut TcpState) -> bool {
+pub(crate) fn poll_sockets(s: &mut TcpState) -> bool {
     let mut ready = core::mem::take(&mut s.ready);
-    s.poller.look(&mut ready);
+    s.poller.poll(&mut ready);
     for r in &ready {
         let id = r.name as u32;
         if r.name >> 32 != 0 {
@@ -80,7 +80,7 @@ pub(crate) fn look(s: &mut TcpState) -> bool {
 /// Makes all possible progress once, before a caller blocks. Returns for how many milliseconds it
 /// may at most (negative: until a socket is ready).
 pub(crate) fn settle(s: &mut TcpState) -> i32 {
-    look(s);
+    poll_sockets(s);
     bursts::end(s);
     if s.full > 0 {
         for id in s.conns.select(|c| c.queued() > 0) {

@@ -59,8 +59,8 @@ pub(crate) enum SavedState {
     Coming,
     /// Its bytes stay in the connection.
     Held,
-    /// Its sender waits for a CTS with this number.
-    Announced(u8),
+    /// Its sender waits for a CTS with this number, and at its end for an acknowledgement if `ack`.
+    Announced { number: u8, ack: bool },
 }
 
 /// A message without a receive.
@@ -77,6 +77,7 @@ pub(crate) struct SavedMsg {
     pub len: u64,
     pub state: SavedState,
     pub bytes: Vec<u8>,
+    /// How many of `bytes` have arrived.
     pub have: usize,
 }
 

@@ -146,8 +146,8 @@ impl TcpState {
         if let Some(ep) = self.eps.get(op.ep) {
             let kind = CntrKind::of(op.done.flags);
             ep.cntrs.count_error(&mut self.cntrs, kind);
-            let told = ep.tx.filter(|_| !op.silent);
-            if let Some(cq) = told.and_then(|b| self.cqs.get_mut(b.cq)) {
+            let binding = ep.tx.filter(|_| !op.silent);
+            if let Some(cq) = binding.and_then(|b| self.cqs.get_mut(b.cq)) {
                 cq.push_error(ErrEntry {
                     entry: Entry {
                         len: 0,

@@ -98,7 +98,8 @@ impl Machine {
         true
     }
 
-    /// `RingReader::look`, `take`, `arm_wakeup`, `can_sleep`. `false` when it can do nothing.
+    /// `RingReader::next_record`, `take`, `arm_wakeup`, `can_sleep`. `false` when it can do
+    /// nothing.
     fn read(&mut self, barrier: bool) -> bool {
         let (r, memory) = (&mut self.reader, &mut self.memory);
         let slot = usize::from(r.done) % SLOTS;

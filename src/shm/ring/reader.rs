@@ -34,7 +34,7 @@ pub(crate) struct RingReader {
     kept_seen: u64,
 }
 
-/// What a look into the ring finds.
+/// What [`RingReader::next_record`] finds.
 pub(crate) enum Lookup<'a> {
     Nothing,
     Record(Record<'a>),
@@ -197,7 +197,7 @@ impl RingReader {
 
     /// The next record; [`RingReader::take`] removes it.
     #[inline(always)]
-    pub(crate) fn look(&mut self) -> Lookup<'_> {
+    pub(crate) fn next_record(&mut self) -> Lookup<'_> {
         loop {
             let pos = self.at as usize % SIZE;
             let word = self.map.word(DATA + pos).load(Acquire);

@@ -249,7 +249,7 @@ impl WeakMachine {
         }
     }
 
-    /// `RingReader::look`, `take`, `arm_wakeup`, `can_sleep`: what may follow.
+    /// `RingReader::next_record`, `take`, `arm_wakeup`, `can_sleep`: what may follow.
     fn read(&self, o: Orders, torn: &mut bool) -> Vec<WeakMachine> {
         let r = &self.reader;
         let slot = usize::from(r.done) % SLOTS;

@@ -392,7 +392,7 @@ mod tests {
 
     /// The next record's bytes, or whether the ring is broken.
     fn read(r: &mut RingReader, into: &mut Vec<u8>) -> core::result::Result<bool, ()> {
-        let len = match r.look() {
+        let len = match r.next_record() {
             Lookup::Nothing => return Ok(false),
             Lookup::Broken => return Err(()),
             Lookup::Record(rec) => {
@@ -453,7 +453,7 @@ mod tests {
         // It sleeps until there is room, and is woken once.
         assert!(!w.fits(1, 1000) && w.want(WriteBlocked::Room));
         let (mut got, mut woken) = (Vec::new(), 0);
-        while let Lookup::Record(rec) = r.look() {
+        while let Lookup::Record(rec) = r.next_record() {
             let len = rec.len;
             woken += i32::from(r.take(len));
             n -= 1;
@@ -494,7 +494,7 @@ mod tests {
                     let done = w.write(PLAIN, &vec![7; len], &UserMem::EMPTY, &[]);
                     assert_eq!(done, Ok(false), "{i}");
                 }
-            } else if let Lookup::Record(rec) = r.look() {
+            } else if let Lookup::Record(rec) = r.next_record() {
                 let len = rec.len;
                 r.take(len);
             } else {

@@ -41,7 +41,7 @@ const ANSWER: u64 = 200_000_000;
 enum TxRoute {
     Unknown,
     /// The peer's backlog is full; since when, nanoseconds.
-    WriteBlocked(u64),
+    BacklogFull(u64),
     /// A ring was sent, and the peer has not accepted it yet; since when, nanoseconds.
     Calling(Box<TxRing>, u64),
     Adapter,
@@ -49,9 +49,10 @@ enum TxRoute {
 }
 
 impl TxRoute {
-    /// Whether the route to the peer is still being looked for.
-    fn is_open(&self) -> bool {
-        matches!(self, TxRoute::Calling(..) | TxRoute::WriteBlocked(_))
+    /// Whether the route to the peer is being looked for. An `Unknown` route is not: nothing was
+    /// sent to the peer yet.
+    fn is_pending(&self) -> bool {
+        matches!(self, TxRoute::Calling(..) | TxRoute::BacklogFull(_))
     }
 
     /// The ring to the peer, accepted or not.
@@ -135,8 +136,8 @@ pub struct TxRings {
     peers_outstanding: Vec<PeerId>,
     /// Accesses to peers that are gone.
     lost: VecDeque<(Completion, Status)>,
-    /// Peers of which it is not known yet how packets reach them ([`TxRoute::is_open`]).
-    calling: usize,
+    /// Peers of which it is not known yet how packets reach them ([`TxRoute::is_pending`]).
+    pending_routes: usize,
     /// Accesses that the adapter is to do.
     again: Vec<AdapterRetry>,
     /// Where this process ran when it was published last.
@@ -162,7 +163,7 @@ impl TxRings {
             stopped: Vec::new(),
             peers_outstanding: Vec::new(),
             lost: VecDeque::new(),
-            calling: 0,
+            pending_routes: 0,
             again: Vec::new(),
             cpu: 0,
             device_copies: Slab::default(),
@@ -181,15 +182,18 @@ impl TxRings {
         }
     }
 
-    /// Whether the peer has been called and has not answered yet.
-    pub fn is_calling(&self, peer: PeerId) -> bool {
-        self.routes.get(peer as usize).is_some_and(TxRoute::is_open)
+    /// Whether the route to the peer is being looked for: it has been called and has not answered
+    /// yet, or its backlog was full.
+    pub fn is_route_pending(&self, peer: PeerId) -> bool {
+        self.routes
+            .get(peer as usize)
+            .is_some_and(TxRoute::is_pending)
     }
 
     /// Whether there is a ring to a peer, or will be.
     pub(super) fn has_ring(&self, peer: PeerId) -> bool {
         let ring = matches!(self.routes.get(peer as usize), Some(TxRoute::Ring(_)));
-        ring || self.is_calling(peer)
+        ring || self.is_route_pending(peer)
     }
 
     /// Forgets a peer: its number will belong to another peer, to which there is no route yet.
@@ -267,7 +271,7 @@ impl TxRings {
     /// peer can now, and while a connection request is not answered.
     pub fn arm(&mut self) -> bool {
         // No event arrives when a peer does not answer: the caller must not block.
-        let mut quiet = self.calling == 0;
+        let mut quiet = self.pending_routes == 0;
         for peer in self.stopped.drain(..) {
             if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
                 quiet &= o.stopped.take().is_none_or(|why| o.ring.want(why));

@@ -36,7 +36,7 @@ impl TxRings {
         let late = |since: u64| now.saturating_sub(since) > ANSWER;
         let since_full = match self.routes.get(at) {
             Some(TxRoute::Unknown) => None,
-            Some(TxRoute::WriteBlocked(since)) => Some(*since),
+            Some(TxRoute::BacklogFull(since)) => Some(*since),
             Some(TxRoute::Calling(out, since)) => {
                 if !late(*since) {
                     return self.take_answer(at);
@@ -50,7 +50,7 @@ impl TxRings {
         let route = match self.open(addr) {
             Ok(out) => TxRoute::Calling(Box::new(out), now),
             Err(FI_EAGAIN) if !since_full.is_some_and(late) => {
-                TxRoute::WriteBlocked(since_full.unwrap_or(now))
+                TxRoute::BacklogFull(since_full.unwrap_or(now))
             }
             Err(e) => {
                 crate::info_log!(
@@ -70,8 +70,8 @@ impl TxRings {
         let Some(r) = self.routes.get_mut(at) else {
             return TxRoute::Unknown;
         };
-        let (before, after) = (r.is_open(), route.is_open());
-        self.calling = self.calling + usize::from(after) - usize::from(before);
+        let (before, after) = (r.is_pending(), route.is_pending());
+        self.pending_routes = self.pending_routes + usize::from(after) - usize::from(before);
         core::mem::replace(r, route)
     }
 

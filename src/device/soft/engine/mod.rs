@@ -1,10 +1,10 @@
 //! The software adapter's engine: one queue pair, its peers, and what is under way.
 //!
 //! `post` puts an [`EngineOp`] on its peer's list; `out` cuts operations into packets as the flow's
-//! window permits and batches them; `input` takes in what arrived, executes RDMA against the memory
-//! table and reports events; `end` ends operations and sessions and runs the timers. Any thread
-//! that holds the engine's lock may drive the engine: the application's inside its calls, or the
-//! adapter's thread when the application is busy elsewhere (see `thread`).
+//! window permits and batches them; `input` takes in what arrived; `reliable` executes RDMA against
+//! the memory table and reports events; `end` ends operations and sessions and runs the timers. Any
+//! thread that holds the engine's lock may drive the engine: the application's inside its calls, or
+//! the adapter's thread when the application is busy elsewhere (see `thread`).
 
 mod delayed_ack;
 mod end;
@@ -12,6 +12,7 @@ mod input;
 mod out;
 mod parts;
 mod post;
+mod reliable;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -187,7 +187,7 @@ impl HyStart {
             None => packets,
             Some(_) => packets / Self::CONSERVATIVE_DIVISOR,
         };
-        self.look_at_delay();
+        self.check_delay();
         if dist(a.una, self.round_end) >= 0 {
             self.round_end = a.next;
             self.last_min = self.min;
@@ -200,7 +200,7 @@ impl HyStart {
         growth
     }
 
-    fn look_at_delay(&mut self) {
+    fn check_delay(&mut self) {
         if self.samples < Self::SAMPLES || self.last_min == u64::MAX {
             return;
         }

@@ -155,7 +155,7 @@ impl VerbsQp {
             return;
         }
         let x = self.ex;
-        // SAFETY: a batch was started.
+        // SAFETY: the queue pair is open, and `batch` has entries only after `wr_start`.
         let e = unsafe { ((*x).wr_complete)(x) };
         if e != 0 {
             self.refused.append(&mut self.batch);

@@ -49,7 +49,7 @@ impl VerbsQp {
         if channel.is_null() {
             set_timer(&timer, TICK);
         } else {
-            // SAFETY: the channel is open.
+            // SAFETY: the channel was opened above, and is destroyed by `drop` alone.
             wait.add(unsafe { (*channel).fd });
         }
         let mut q = VerbsQp {
@@ -237,7 +237,7 @@ impl VerbsQp {
         let operation = if sends { WR_SEND } else { WR_RDMA_WRITE };
         let asks = |flags| {
             let query = self.dev.adapter.lib.ibv_query_qp_data_in_order?;
-            // SAFETY: the queue pair is open.
+            // SAFETY: the queue pair is destroyed by `drop` alone.
             Some(unsafe { query(self.qp, operation, flags) } & ORDER_ALIGNED_128_BYTES != 0)
         };
         // Libraries that do not know the second flag refuse it.
@@ -249,7 +249,7 @@ impl VerbsQp {
     /// does not report them.
     pub fn queues(&self) -> Result<[QueueMemory; 3]> {
         let lib = self.dev.adapter.lib;
-        // SAFETY: both are open.
+        // SAFETY: both are destroyed by `drop` alone.
         let found = unsafe {
             (
                 rings::query_wqs(lib, self.qp),

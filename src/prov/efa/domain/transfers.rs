@@ -181,12 +181,12 @@ impl Collectives for EfaDomain {
         &self,
         ep: u32,
         addrs: &[fi_addr_t],
-        told: (Arc<Eq>, EqEvent),
+        report_to: (Arc<Eq>, EqEvent),
         alloc: Alloc,
         made: impl FnOnce(fi_addr_t),
     ) -> Result<()> {
         let mut s = self.lock();
-        made(collective::join(&mut s, ep, addrs, told, alloc)?);
+        made(collective::join(&mut s, ep, addrs, report_to, alloc)?);
         Ok(())
     }
 

@@ -113,9 +113,9 @@ impl Ep {
         if C::PLAIN {
             return mode;
         }
-        let told = mode.entry || self.config.counts_sends || call.is_work();
+        let reported = mode.entry || self.config.counts_sends || call.is_work();
         TxMode {
-            delivery: mode.delivery && told,
+            delivery: mode.delivery && reported,
             ..mode
         }
     }

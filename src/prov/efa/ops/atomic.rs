@@ -226,16 +226,13 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
         too_long(what, r.data.len(), ep.opts.inject_atomic_size)?;
     }
     too_long("atomic", bytes, (count * size).min(ep.opts.max_atomic_size))?;
-    let reads = r.op == FI_ATOMIC_READ;
     let (result, compare) = match r.fetch {
         Fetch::No => (UserMem::EMPTY, UserMem::EMPTY),
         Fetch::Former(m) => (m, UserMem::EMPTY),
         Fetch::Compare(m, c) => (m, c),
     };
-    let short = (!reads && r.data.len() < bytes)
-        || (kind == AtomicKind::Compare && compare.len() < bytes)
-        || (!changes && result.len() < bytes);
-    if short || bytes == 0 || !bytes.is_multiple_of(size) {
+    let size_fits = bytes > 0 && bytes.is_multiple_of(size);
+    if !size_fits || !operands_suffice(r, (kind, &result, &compare), bytes) {
         crate::warn_log!(
             FI_LOG_EP_DATA,
             "fi_atomic: {bytes} bytes of remote memory: operands, compare values and results must \
@@ -248,22 +245,8 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
         route_or_keep(s, id, chosen, || DeferredWork::new(r))?;
     }
     live_port!(s, id, None => ep, proto, port);
-    // Atomics are short: their operands are copied, so that one packet is all there is to keep.
     let mut data = core::mem::take(&mut ep.operands);
-    data.clear();
-    let mut copied = true;
-    if !reads {
-        data.resize(bytes, 0);
-        match r.data {
-            SendData::User(m) => copied = m.try_load(0, &mut data),
-            SendData::Inject(b) => data.copy_from_slice(b.bytes().get(..bytes).unwrap_or(&[])),
-        }
-    }
-    if kind == AtomicKind::Compare {
-        data.resize(2 * bytes, 0);
-        copied &= compare.try_load(0, data.get_mut(bytes..).unwrap_or(&mut []));
-    }
-    if !copied {
+    if !load_operands(r, (kind, &compare), bytes, &mut data) {
         ep.operands = data;
         return Err(FI_EIO);
     }
@@ -313,4 +296,41 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
     posted?;
     notify_sleeper(s, id);
     Ok(())
+}
+
+/// Whether operands, compare values and results have at least `bytes` bytes, where the atomic uses
+/// them.
+fn operands_suffice(
+    r: &AtomicReq<SendData>,
+    (kind, result, compare): (AtomicKind, &UserMem, &UserMem),
+    bytes: usize,
+) -> bool {
+    let data = r.op == FI_ATOMIC_READ || r.data.len() >= bytes;
+    let compared = kind != AtomicKind::Compare || compare.len() >= bytes;
+    let fetched = matches!(r.fetch, Fetch::No) || result.len() >= bytes;
+    data && compared && fetched
+}
+
+/// Copies the operands and then the compare values, `bytes` bytes of each, into `data`: atomics are
+/// short, and one packet is all there is to keep. `false` when a device failed to copy them.
+fn load_operands(
+    r: &AtomicReq<SendData>,
+    (kind, compare): (AtomicKind, &UserMem),
+    bytes: usize,
+    data: &mut Vec<u8>,
+) -> bool {
+    let mut copied = true;
+    data.clear();
+    if r.op != FI_ATOMIC_READ {
+        data.resize(bytes, 0);
+        match &r.data {
+            SendData::User(m) => copied = m.try_load(0, data),
+            SendData::Inject(b) => data.copy_from_slice(b.bytes().get(..bytes).unwrap_or(&[])),
+        }
+    }
+    if kind == AtomicKind::Compare {
+        data.resize(2 * bytes, 0);
+        copied &= compare.try_load(0, data.get_mut(bytes..).unwrap_or(&mut []));
+    }
+    copied
 }

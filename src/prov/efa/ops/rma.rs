@@ -136,7 +136,7 @@ fn rma_to<D: SendBuffer, C: Call>(
                 // Two endpoints that only write would fill each other's rings.
                 live.unpolled += 1;
                 if live.unpolled >= UNPOLLED {
-                    look(s, id);
+                    poll_endpoint(s, id);
                 }
             } else if live.rma.take_poll_due() {
                 progress(s, id);
@@ -197,7 +197,7 @@ fn ring_short<D: SendBuffer, C: Call>(
 
 /// Polls the endpoint for a caller that only posts.
 #[cold]
-fn look(s: &mut State, id: u32) {
+fn poll_endpoint(s: &mut State, id: u32) {
     if let Some(l) = s.eps.get_mut(id).and_then(|e| e.live.as_mut()) {
         l.unpolled = 0;
     }

@@ -12,6 +12,7 @@ use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
 use super::make::{control, control_needs, end, refuse};
 use super::saved::{announced, is_ahead, save};
 use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, RegionKeys, Then};
+use crate::core::slab::Slab;
 use crate::device::stream::StreamRead;
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
@@ -152,24 +153,7 @@ pub(crate) fn consume(
             Phase::Body(b) => {
                 let left = usize::try_from(b.msg.len - b.off).unwrap_or(usize::MAX);
                 let (now, rest) = bytes.split_at(left.min(bytes.len()));
-                let at = usize::try_from(b.off).unwrap_or(usize::MAX);
-                match &b.to {
-                    PayloadTarget::Recv(p) => {
-                        p.mem.store(at, now);
-                    }
-                    PayloadTarget::Read(_, m) | PayloadTarget::Write(m) => {
-                        m.store(at, now);
-                    }
-                    PayloadTarget::Saved(n) => {
-                        if let Some(m) = s.saved.get_mut(*n) {
-                            if let Some(to) = m.bytes.get_mut(at..at + now.len()) {
-                                to.copy_from_slice(now);
-                                m.have = at + now.len();
-                            }
-                        }
-                    }
-                    PayloadTarget::Drop => {}
-                }
+                store_payload(&mut s.saved, b, now);
                 bytes = rest;
                 arrived(s, id, now.len());
             }
@@ -191,6 +175,28 @@ pub(crate) fn consume(
         }
     }
     Ok(())
+}
+
+/// Puts the next bytes of a payload into their place.
+#[inline(always)]
+fn store_payload(saved: &mut Slab<SavedMsg>, b: &InBody, bytes: &[u8]) {
+    let at = usize::try_from(b.off).unwrap_or(usize::MAX);
+    match &b.to {
+        PayloadTarget::Recv(p) => {
+            p.mem.store(at, bytes);
+        }
+        PayloadTarget::Read(_, m) | PayloadTarget::Write(m) => {
+            m.store(at, bytes);
+        }
+        PayloadTarget::Saved(n) => {
+            let Some(m) = saved.get_mut(*n) else { return };
+            if let Some(to) = m.bytes.get_mut(at..at + bytes.len()) {
+                to.copy_from_slice(bytes);
+                m.have = at + bytes.len();
+            }
+        }
+        PayloadTarget::Drop => {}
+    }
 }
 
 /// Takes a header, or as much of it as has arrived; returns the bytes after it.
@@ -268,18 +274,13 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
                 c.reads.push_front((n, mem));
                 return Err("its answer to a read has another length");
             }
-            payload(
-                s,
-                id,
-                PayloadTarget::Read(n, mem),
-                msg,
-                false,
-                RegionKeys::default(),
-            );
+            let to = PayloadTarget::Read(n, mem);
+            begin_payload(s, id, InBody::new(to, msg, false));
         }
         XnetOp::Write => {
             let (mem, keys) = regions(s, h, FI_REMOTE_WRITE)?;
-            payload(s, id, PayloadTarget::Write(mem), msg, h.wants_ack(), keys);
+            let b = InBody::new(PayloadTarget::Write(mem), msg, h.wants_ack());
+            begin_payload(s, id, InBody { keys, ..b });
         }
         XnetOp::TaggedRts => {
             if h.payload != 0 || h.op_data == 0 {
@@ -311,41 +312,20 @@ fn begin(s: &mut TcpState, id: u32, h: &Head) -> core::result::Result<(), Malfor
                 c.cts.push((number, (place, msg, ack)));
                 return Err("its message has another length than was announced");
             }
-            payload(
-                s,
-                id,
-                PayloadTarget::Recv(place),
-                msg,
-                ack,
-                RegionKeys::default(),
-            );
+            begin_payload(s, id, InBody::new(PayloadTarget::Recv(place), msg, ack));
         }
     }
     Ok(())
 }
 
-/// Receives a payload of `msg.len` bytes into `to`.
+/// Receives a payload from here on; an empty one has ended.
 #[inline]
-pub(super) fn payload(
-    s: &mut TcpState,
-    id: u32,
-    to: PayloadTarget,
-    msg: MsgInfo,
-    ack: bool,
-    keys: RegionKeys,
-) {
-    let b = InBody {
-        to,
-        msg,
-        off: 0,
-        ack,
-        keys,
-    };
-    if msg.len == 0 {
+pub(super) fn begin_payload(s: &mut TcpState, id: u32, b: InBody) {
+    if b.msg.len == 0 {
         return finish(s, id, &b);
     }
     if let Some(c) = s.conns.get_mut(id) {
-        c.rx.long = msg.len >= LONG;
+        c.rx.long = b.msg.len >= LONG;
         c.rx.phase = Phase::Body(b);
     }
 }
@@ -360,14 +340,10 @@ fn message(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
         return;
     };
     match q.place(&mut s.recvs, msg.from, msg.tag, msg.len) {
-        Some(p) => payload(
-            s,
-            id,
-            PayloadTarget::Recv(p),
-            msg,
-            h.wants_ack(),
-            RegionKeys::default(),
-        ),
+        Some(p) => {
+            let b = InBody::new(PayloadTarget::Recv(p), msg, h.wants_ack());
+            begin_payload(s, id, b);
+        }
         None => save(s, id, h, msg),
     }
 }

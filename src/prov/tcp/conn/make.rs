@@ -621,7 +621,7 @@ pub(super) fn leave_to_others(s: &mut TcpState, id: u32, (ep, peer): (u32, PeerI
 mod tests {
     use super::*;
     use crate::prov::tcp::hostile::{connected, Connected};
-    use crate::prov::tcp::progress::look;
+    use crate::prov::tcp::progress::poll_sockets;
     use crate::prov::tcp::wire::ByteOrder;
     use std::net::TcpListener;
 
@@ -643,18 +643,18 @@ mod tests {
         // The poller may tell of the socket only after the limit.
         s.conns.get_mut(id).unwrap().deadline = Instant::now();
         while s.conns.get(id).unwrap().state != ConnState::Requested {
-            look(&mut s);
+            poll_sockets(&mut s);
         }
         assert!(s.making.is_empty());
-        look(&mut s);
+        poll_sockets(&mut s);
         assert!(s.conns.get(id).is_some());
         drop(caller);
         while s.conns.get(id).unwrap().state == ConnState::Requested {
-            look(&mut s);
+            poll_sockets(&mut s);
         }
         deaf.set_nonblocking(true).unwrap();
         while deaf.accept().is_err() {
-            look(&mut s);
+            poll_sockets(&mut s);
         }
         assert!(s.conns.get(id).unwrap().waited <= RETRY);
         // Only so long.
@@ -675,7 +675,7 @@ mod tests {
         let fail = |s: &mut TcpState| {
             let id = conn_for(s, ep, peer, true).unwrap();
             while s.conns.get(id).is_some() {
-                look(s);
+                poll_sockets(s);
             }
         };
         fail(&mut s);

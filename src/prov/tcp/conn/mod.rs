@@ -77,8 +77,24 @@ pub(crate) struct InBody {
     msg: MsgInfo,
     /// Bytes that are here, of `msg.len`.
     off: u64,
+    /// The peer waits for an acknowledgement of its end.
     ack: bool,
+    /// Keys of the regions that it is written to.
     keys: RegionKeys,
+}
+
+impl InBody {
+    /// A payload of which nothing is here, of no region; `ack`: its end is acknowledged.
+    #[inline(always)]
+    fn new(to: PayloadTarget, msg: MsgInfo, ack: bool) -> InBody {
+        InBody {
+            to,
+            msg,
+            off: 0,
+            ack,
+            keys: RegionKeys::default(),
+        }
+    }
 }
 
 /// What comes next.

@@ -4,10 +4,10 @@
 use super::super::recvq::{forget, RecvPlace, SavedMsg, SavedState};
 use super::super::state::{MsgInfo, TcpState};
 use super::super::wire::{Head, Malformed, XnetOp};
-use super::input::{consume, payload};
+use super::input::{begin_payload, consume};
 use super::make::refuse;
 use super::output::watch;
-use super::{post, PayloadTarget, Phase, RegionKeys, Then};
+use super::{post, InBody, PayloadTarget, Phase, Then};
 use crate::core::params;
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
@@ -67,14 +67,8 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     };
     let number = keep(s, rxq, m);
     if !held {
-        return payload(
-            s,
-            id,
-            PayloadTarget::Saved(number),
-            msg,
-            h.wants_ack(),
-            RegionKeys::default(),
-        );
+        let b = InBody::new(PayloadTarget::Saved(number), msg, h.wants_ack());
+        return begin_payload(s, id, b);
     }
     if let Some(c) = s.conns.get_mut(id) {
         c.rx.phase = Phase::Held { ack: h.wants_ack() };
@@ -104,7 +98,8 @@ pub(super) fn announced(
     let Some(c) = s.conns.get(id) else {
         return Ok(());
     };
-    let known = |m: &SavedMsg| m.conn == id && m.state == SavedState::Announced(h.op_data);
+    let same = |state| matches!(state, SavedState::Announced { number, .. } if number == h.op_data);
+    let known = |m: &SavedMsg| m.conn == id && same(m.state);
     if c.cts.iter().any(|(n, _)| *n == h.op_data) || s.saved.iter().any(|(_, m)| known(m)) {
         return Err("it announces two messages by one number");
     }
@@ -126,9 +121,12 @@ pub(super) fn announced(
         tag: msg.tag,
         cq_data: msg.cq_data,
         len: msg.len,
-        state: SavedState::Announced(h.op_data),
+        state: SavedState::Announced {
+            number: h.op_data,
+            ack: h.wants_ack(),
+        },
         bytes: Vec::new(),
-        have: usize::from(h.wants_ack()),
+        have: 0,
     };
     keep(s, rxq, m);
     Ok(())
@@ -182,8 +180,7 @@ pub(crate) fn deliver(s: &mut TcpState, number: u32, p: RecvPlace) {
             forget(s, number);
             resume(s, conn, PayloadTarget::Recv(p), msg);
         }
-        SavedState::Announced(n) => {
-            let ack = m.have != 0;
+        SavedState::Announced { number: n, ack } => {
             forget(s, number);
             send_cts(s, conn, n, p, msg, ack);
         }
@@ -197,10 +194,10 @@ pub(crate) fn discard(s: &mut TcpState, number: u32) {
         SavedState::Whole => {}
         SavedState::Coming => redirect(s, m.conn, number, PayloadTarget::Drop),
         SavedState::Held => resume(s, m.conn, PayloadTarget::Drop, info_of(&m)),
-        SavedState::Announced(n) => {
+        SavedState::Announced { number, ack } => {
             // Its bytes have to come, for its sender waits to send them.
             let p = RecvPlace::whole(u32::MAX, UserMem::EMPTY);
-            send_cts(s, m.conn, n, p, info_of(&m), m.have != 0);
+            send_cts(s, m.conn, number, p, info_of(&m), ack);
         }
     }
 }
@@ -223,7 +220,7 @@ fn resume(s: &mut TcpState, id: u32, to: PayloadTarget, msg: MsgInfo) {
     };
     c.rx.phase = Phase::Head;
     let stash = core::mem::take(&mut c.rx.stash);
-    payload(s, id, to, msg, ack, RegionKeys::default());
+    begin_payload(s, id, InBody::new(to, msg, ack));
     if let Err(why) = consume(s, id, &stash) {
         return refuse(s, id, why);
     }

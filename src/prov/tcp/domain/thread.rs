@@ -4,14 +4,14 @@ use super::TcpDomain;
 use crate::device::wait::WaitSet;
 use crate::prov::progress_thread::{Background, Next, ProgressThread};
 use crate::prov::reports;
-use crate::prov::tcp::progress::{look, settle};
+use crate::prov::tcp::progress::{poll_sockets, settle};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Polls without success before the thread sleeps.
 const VAIN: u32 = 16;
 /// Polls of one turn: for so long the thread holds the domain's lock while much comes.
-const LOOKS: u32 = 64;
+const POLLS: u32 = 64;
 
 impl Background for TcpDomain {
     fn thread(&self) -> &ProgressThread {
@@ -26,8 +26,12 @@ impl Background for TcpDomain {
             false => {
                 // A stream comes in pieces, and sleeping costs as much as several of them.
                 let mut vain = 0;
-                for _ in 0..LOOKS {
-                    vain = if look(&mut guard) { 0 } else { vain + 1 };
+                for _ in 0..POLLS {
+                    vain = if poll_sockets(&mut guard) {
+                        0
+                    } else {
+                        vain + 1
+                    };
                     let called = guard.is_wanted() || self.calls.load(Ordering::Relaxed) > 0;
                     if vain == VAIN || called {
                         break;

@@ -85,7 +85,7 @@ pub(crate) fn join(
         tag,
         failed: None,
         gone: Vec::new(),
-        told: ReportTarget::Joined { eq, event, group },
+        report_to: ReportTarget::Joined { eq, event, group },
     };
     begin(s, running);
     Ok(GROUP_ADDR | u64::from(group))
@@ -101,7 +101,7 @@ pub(crate) fn leave(s: &mut State, addr: fi_addr_t) -> Result<()> {
     let at = (addr ^ GROUP_ADDR) as u32;
     let g = s.colls.groups.get(at).ok_or(FI_EBADF)?;
     let tag = COLLECTIVE_TAG | u64::from(g.id) << SEQ_BITS;
-    let busy = s.colls.running.iter().any(|(_, r)| match r.told {
+    let busy = s.colls.running.iter().any(|(_, r)| match r.report_to {
         ReportTarget::Joined { group, .. } => group == at,
         ReportTarget::Cq { .. } => r.ep == g.ep && r.tag >> SEQ_BITS == tag >> SEQ_BITS,
     });

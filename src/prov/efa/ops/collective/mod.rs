@@ -86,7 +86,7 @@ struct RunningCollective {
     failed: Option<Failure>,
     /// Members that are gone: nothing more is sent to them, and nothing expected from them.
     gone: Vec<(PeerId, Failure)>,
-    told: ReportTarget,
+    report_to: ReportTarget,
 }
 
 /// Groups and operations of a domain.
@@ -289,7 +289,7 @@ pub(crate) fn collective(
         combine: x.combine.map(|f| (f, x.size)),
         failed: None,
         gone: Vec::new(),
-        told: ReportTarget::Cq {
+        report_to: ReportTarget::Cq {
             context: r.common.context,
         },
     };

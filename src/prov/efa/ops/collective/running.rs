@@ -218,7 +218,7 @@ fn finish(s: &mut State, id: u32) {
     let Some(r) = s.colls.running.remove(id) else {
         return;
     };
-    match r.told {
+    match r.report_to {
         ReportTarget::Joined {
             eq,
             mut event,

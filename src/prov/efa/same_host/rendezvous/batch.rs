@@ -6,7 +6,7 @@
 //! requested by a CTS (`ask_for_refused`).
 
 use super::port::{PeerRings, RendezvousPort};
-use super::receiver::{ways, RecvState};
+use super::receiver::{fetch_methods, RecvState};
 use super::rts::Rts;
 use super::{plain, Rendezvous};
 use crate::proto::{PeerId, Place, RecvEntry, RecvEntryMatch, RecvQueue};
@@ -67,7 +67,7 @@ impl Rendezvous {
         if m.here > 0 || m.at == 0 || len > POLL_BUDGET || !rings.reaches_memory(from) {
             return false;
         }
-        if self.costs.next(len, ways(len)) != CopyMethod::Cma {
+        if self.costs.next(len, fetch_methods(len)) != CopyMethod::Cma {
             return false;
         }
         let Some(into) = rq.take_entry(from, m.head.tag, len) else {
@@ -120,7 +120,7 @@ impl Rendezvous {
             }
             let words = self.answer(l.number, l.len);
             let sent = rings.send_words(from, plain(kind::FIN), &words);
-            self.said(sent, from, kind::FIN, words);
+            self.keep_unsent(sent, from, kind::FIN, words);
             each(from, &l.into, l.len, (l.tag, l.cq_data));
         }
         self.read_batch.waiting = all;
@@ -135,7 +135,7 @@ impl Rendezvous {
                 src: from,
                 tag: l.tag.unwrap_or(0),
             });
-            let n = self.coming.insert(RecvState {
+            let n = self.receiving.insert(RecvState {
                 from,
                 tag: l.tag,
                 cq_data: l.cq_data,
@@ -152,7 +152,7 @@ impl Rendezvous {
                 device: None,
                 copy: None,
             });
-            self.ask(n, port);
+            self.request_rest(n, port);
         }
     }
 }

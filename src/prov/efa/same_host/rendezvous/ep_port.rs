@@ -63,7 +63,7 @@ impl PeerRings for TxRings {
 }
 
 impl RendezvousPort for EpPort<'_> {
-    type PeerRings = TxRings;
+    type Rings = TxRings;
 
     fn id(&self) -> u32 {
         self.id

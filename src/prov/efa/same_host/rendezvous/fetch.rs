@@ -7,7 +7,7 @@
 //! writes (`stopping`).
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
-use super::receiver::{ways, RecvState};
+use super::receiver::{fetch_methods, RecvState};
 use super::{copy_chunk, Rendezvous, LOST};
 use crate::hmem::UserMem;
 use crate::proto::{PeerId, RecvQueue};
@@ -62,11 +62,11 @@ impl Rendezvous {
     pub(super) fn fetch<P: RendezvousPort>(
         &mut self,
         n: u32,
-        way: Option<CopyMethod>,
+        method: Option<CopyMethod>,
         rq: &mut RecvQueue,
         port: &mut P,
     ) {
-        self.fetching.push_back((n, way));
+        self.fetching.push_back((n, method));
         self.fetch_on(rq, port);
     }
 
@@ -74,11 +74,11 @@ impl Rendezvous {
     fn open_fetch<P: RendezvousPort>(
         &mut self,
         n: u32,
-        way: CopyMethod,
+        method: CopyMethod,
         port: &mut P,
     ) -> Option<FetchState> {
         let (into, _) = self.fetched_into(n, port)?;
-        let (i, rings) = (self.coming.get_mut(n)?, port.rings()?);
+        let (i, rings) = (self.receiving.get_mut(n)?, port.rings()?);
         let (from, got, number, room) = (i.from, i.got, i.number, into.len());
         // Two chunks at least: else there is nothing to share, as with a receive that has no room.
         let half = room.div_ceil(2).next_multiple_of(4096).max(4096);
@@ -87,7 +87,7 @@ impl Rendezvous {
             .min(half);
         let piece = into
             .one()
-            .filter(|_| way == CopyMethod::CmaBoth && room > chunk);
+            .filter(|_| method == CopyMethod::CmaBoth && room > chunk);
         let split = piece.and_then(|p| {
             let s = rings.open_split(from, room.div_ceil(chunk) as u32)?;
             Some((s, p))
@@ -109,14 +109,14 @@ impl Rendezvous {
                 chunk as u64 | (got as u64) << 32,
                 room as u64,
             ];
-            self.say(from, kind::SPLIT_COPY, words, port);
+            self.send_control(from, kind::SPLIT_COPY, words, port);
         }
         Some(f)
     }
 
     /// The destination of the rest of a matched message, and its address in the sender's memory.
     fn fetched_into<P: RendezvousPort>(&self, n: u32, port: &P) -> Option<(UserMem, u64)> {
-        let i = self.coming.get(n)?;
+        let i = self.receiving.get(n)?;
         let (place, _) = (i.place?, i.number?);
         let room = (place.room as usize)
             .saturating_sub(i.got)
@@ -132,20 +132,20 @@ impl Rendezvous {
     pub(super) fn fetch_on<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
         let mut at = 0;
         self.fetches = false;
-        while let Some((n, way)) = self.fetching.get(at).copied() {
-            let mut fetch = self.coming.get(n).and_then(|i| i.fetch);
+        while let Some((n, method)) = self.fetching.get(at).copied() {
+            let mut fetch = self.receiving.get(n).and_then(|i| i.fetch);
             if fetch.is_none() {
                 if self.fetches {
                     return;
                 }
-                let len = self.coming.get(n).map_or(0, |i| i.len);
-                let way = way.unwrap_or_else(|| self.costs.choose(len, ways(len)));
-                if way == CopyMethod::Ring {
+                let len = self.receiving.get(n).map_or(0, |i| i.len);
+                let method = method.unwrap_or_else(|| self.costs.choose(len, fetch_methods(len)));
+                if method == CopyMethod::Ring {
                     self.fetching.remove(at);
-                    self.ask(n, port);
+                    self.request_rest(n, port);
                     continue;
                 }
-                fetch = self.open_fetch(n, way, port);
+                fetch = self.open_fetch(n, method, port);
             }
             let began = port.rings().map_or(0, |r| r.now());
             let ends = match fetch {
@@ -160,7 +160,7 @@ impl Rendezvous {
                 let now = port.rings().map_or(began, |r| r.now());
                 let ns = now.saturating_sub(began);
                 self.costs.count_other((began, now));
-                let fetch = self.coming.get_mut(n).and_then(|i| i.fetch.as_mut());
+                let fetch = self.receiving.get_mut(n).and_then(|i| i.fetch.as_mut());
                 if let Some(f) = fetch {
                     f.ns += ns;
                     self.fetches |= f.left;
@@ -171,7 +171,7 @@ impl Rendezvous {
             self.fetching.remove(at);
             match ends {
                 FetchOutcome::Here => self.fetched(n, began, rq, port),
-                FetchOutcome::Refused => self.ask(n, port),
+                FetchOutcome::Refused => self.request_rest(n, port),
                 FetchOutcome::Stopped => self.stop(n, port),
                 FetchOutcome::Gone => {}
             }
@@ -190,7 +190,7 @@ impl Rendezvous {
         self.copied += part;
         if part > 0 {
             let (into, at) = self.fetched_into(n, port)?;
-            let i = self.coming.get_mut(n)?;
+            let i = self.receiving.get_mut(n)?;
             let local = into.part(f.copied, part);
             let at = at.wrapping_add(f.copied as u64);
             if !port
@@ -218,7 +218,7 @@ impl Rendezvous {
     ) -> Option<FetchOutcome> {
         let (into, at) = self.fetched_into(n, port)?;
         let count = self.chunks_now(chunk);
-        let i = self.coming.get_mut(n)?;
+        let i = self.receiving.get_mut(n)?;
         let (piece, from, rings) = (into.one()?, i.from, port.rings()?);
         let f = i.fetch.as_mut()?;
         if f.left {
@@ -238,7 +238,7 @@ impl Rendezvous {
     }
 
     /// Handles a SPLIT_DONE: the sender has copied its chunks, or could not.
-    pub(super) fn helped<P: RendezvousPort>(
+    pub(super) fn handle_split_done<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
@@ -247,7 +247,7 @@ impl Rendezvous {
     ) {
         let (n, how) = (record.word(0) as u32, record.word(8));
         let helped = |i: &RecvState| i.from == from && i.split().is_some();
-        if self.coming.get(n).is_some_and(helped) && !self.stopping.contains(&n) {
+        if self.receiving.get(n).is_some_and(helped) && !self.stopping.contains(&n) {
             let now = port.rings().map_or(0, |r| r.now());
             match how & LOST {
                 0 => self.fetched(n, now, rq, port),
@@ -259,7 +259,7 @@ impl Rendezvous {
     /// Ends a message whose chunks on this side are copied, the last ones since `began`, unless the
     /// sender still copies one.
     fn fetched<P: RendezvousPort>(&mut self, n: u32, began: u64, rq: &mut RecvQueue, port: &mut P) {
-        let (Some(i), Some(rings)) = (self.coming.get_mut(n), port.rings()) else {
+        let (Some(i), Some(rings)) = (self.receiving.get_mut(n), port.rings()) else {
             return;
         };
         let split = i.split();
@@ -267,7 +267,7 @@ impl Rendezvous {
         if !over {
             return;
         }
-        let way = split.map_or(CopyMethod::Cma, |_| CopyMethod::CmaBoth);
+        let method = split.map_or(CopyMethod::Cma, |_| CopyMethod::CmaBoth);
         let (len, earlier, now) = (i.len, i.fetch.map_or(0, |f| f.ns), rings.now());
         let measured = i.fetch.is_none_or(|f| f.measured);
         let began = match earlier {
@@ -278,10 +278,10 @@ impl Rendezvous {
         self.fetching.retain(|(f, _)| *f != n);
         match earlier {
             _ if !measured => {}
-            0 => self.costs.measured_arrival(way, 1, len, (began, now)),
-            _ => self.costs.measured_copy(way, 1, len, (began, now)),
+            0 => self.costs.measured_arrival(method, 1, len, (began, now)),
+            _ => self.costs.measured_copy(method, 1, len, (began, now)),
         }
-        self.tell(n, port);
+        self.send_fin(n, port);
         self.ends(n, rq, port);
     }
 
@@ -297,7 +297,10 @@ impl Rendezvous {
     pub(super) fn poll_stopping<P: RendezvousPort>(&mut self, port: &mut P) {
         let mut at = 0;
         while let Some(n) = self.stopping.get(at).copied() {
-            let split = self.coming.get(n).and_then(|i| Some((i.from, i.split()?)));
+            let split = self
+                .receiving
+                .get(n)
+                .and_then(|i| Some((i.from, i.split()?)));
             let writes = match (split, port.rings()) {
                 (Some((from, split)), Some(rings)) => !rings.stop_split(from, split),
                 _ => false,
@@ -307,10 +310,10 @@ impl Rendezvous {
                 continue;
             }
             self.stopping.swap_remove(at);
-            if let Some(i) = self.coming.get_mut(n) {
+            if let Some(i) = self.receiving.get_mut(n) {
                 i.fetch = None;
             }
-            self.ask(n, port);
+            self.request_rest(n, port);
         }
     }
 }

@@ -64,8 +64,9 @@ pub(crate) const FIRST: usize = 8 << 10;
 /// Status in a SPLIT_DONE: the sender could not copy.
 const LOST: u64 = 1;
 
-/// In a CTS, in place of the receiver's number: a FIN, where no ring leads back to the sender.
-const FIN: u32 = u32::MAX;
+/// In a CTS, in place of the receiver's number: the record is a FIN, because no ring leads back to
+/// the sender.
+const CTS_IS_FIN: u32 = u32::MAX;
 
 /// A control record that waits for room in a peer's ring.
 #[derive(Clone, Copy)]
@@ -78,12 +79,14 @@ struct ControlRecord {
 /// The long messages of an endpoint.
 #[derive(Default)]
 pub(crate) struct Rendezvous {
-    out: Slab<SendState>,
+    /// Messages to peers whose end is not reported yet.
+    sending: Slab<SendState>,
     /// Messages that [`Rendezvous::pump`] may continue.
-    turn: VecDeque<u32>,
+    ready: VecDeque<u32>,
     /// The last [`Rendezvous::pump`] stopped although there was room.
     more: bool,
-    coming: Slab<RecvState>,
+    /// Messages from peers that are not complete, or have no receive.
+    receiving: Slab<RecvState>,
     /// Messages that are being fetched; whether something is left to copy of one.
     fetching: VecDeque<(u32, Option<CopyMethod>)>,
     fetches: bool,
@@ -97,7 +100,7 @@ pub(crate) struct Rendezvous {
     /// attached.
     unopened: Vec<(PeerId, u32)>,
     /// The message that a peer's next EAGER_FRAG belongs to.
-    leads: Vec<(PeerId, u32)>,
+    eager_receives: Vec<(PeerId, u32)>,
     /// Messages that are fetched by one system call.
     read_batch: ReadBatch,
     /// Control records that found no room.
@@ -113,18 +116,18 @@ pub(crate) struct Rendezvous {
 impl Rendezvous {
     /// Whether a message to or from a peer is under way, or is complete and has no receive.
     pub(crate) fn mentions(&self, peer: PeerId) -> bool {
-        self.coming.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
+        self.receiving.iter().any(|(_, i)| i.from == peer) || self.sends_to(peer)
     }
 
     /// Places in receives that messages are coming in to.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> + '_ {
-        self.coming.iter().filter_map(|(_, m)| m.place)
+        self.receiving.iter().filter_map(|(_, m)| m.place)
     }
 
     /// 0 when [`Rendezvous::pump`] has nothing to do.
     #[inline(always)]
     pub(crate) fn load(&self) -> usize {
-        let sends = self.turn.len() | self.pending_control.len();
+        let sends = self.ready.len() | self.pending_control.len();
         let copies = self.copying.len() | self.fetching.len() | usize::from(self.budget() == 0);
         sends | self.read_batch.refused.len() | copies | self.stopping.len()
     }
@@ -145,17 +148,22 @@ impl Rendezvous {
         port: &mut P,
     ) -> Flow {
         match record.kind() {
-            kind::RTS => self.begins(from, record, rq, port),
+            kind::RTS => self.handle_rts(from, record, rq, port),
             kind::EAGER_FRAG => {
-                if let Some((_, n)) = self.leads.iter().find(|(p, _)| *p == from).copied() {
+                if let Some((_, n)) = self
+                    .eager_receives
+                    .iter()
+                    .find(|(p, _)| *p == from)
+                    .copied()
+                {
                     self.take_data(n, from, record, 0, rq, port);
                 }
             }
-            kind::DATA => self.take_asked(from, record, rq, port),
-            kind::CTS => self.asked(from, record.word(0) as u32, record.word(8) as u32, port),
-            kind::SPLIT_COPY => return self.help(from, record, port),
-            kind::FIN => self.answered(from, record, port),
-            _ => self.helped(from, record, rq, port),
+            kind::DATA => self.handle_data(from, record, rq, port),
+            kind::CTS => self.handle_cts(from, record.word(0) as u32, record.word(8) as u32, port),
+            kind::SPLIT_COPY => return self.handle_split_copy(from, record, port),
+            kind::FIN => self.handle_fin(from, record, port),
+            _ => self.handle_split_done(from, record, rq, port),
         }
         Flow::Taken
     }
@@ -169,7 +177,7 @@ impl Rendezvous {
         self.poll_stopping(port);
         self.fetch_on(rq, port);
         for w in core::mem::take(&mut self.pending_control) {
-            self.say(w.to, w.kind, w.words, port);
+            self.send_control(w.to, w.kind, w.words, port);
         }
         self.write_data(port);
     }
@@ -189,7 +197,13 @@ impl Rendezvous {
     }
 
     /// Sends a control record to a peer, or keeps it when there is no room now.
-    fn say<P: RendezvousPort>(&mut self, to: PeerId, kind: u8, words: [u64; 5], port: &mut P) {
+    fn send_control<P: RendezvousPort>(
+        &mut self,
+        to: PeerId,
+        kind: u8,
+        words: [u64; 5],
+        port: &mut P,
+    ) {
         let mut sent = port.send(to, plain(kind), &words, &crate::hmem::UserMem::EMPTY);
         // The receive completes now, and its owner may not poll again: a FIN does not wait until
         // the sender has taken our ring.
@@ -199,11 +213,11 @@ impl Rendezvous {
             // No ring leads back: not yet, or for want of descriptors or memory here or there.
             let there = match kind {
                 kind::CTS => words[1] as u32,
-                _ => FIN,
+                _ => CTS_IS_FIN,
             };
             sent = port.send_cts(to, words[0] as u32, there);
         }
-        self.said(sent, to, kind, words);
+        self.keep_unsent(sent, to, kind, words);
     }
 
     /// Whether something may be copied until the next [`Rendezvous::pump`].
@@ -226,8 +240,8 @@ impl Rendezvous {
         self.budget().div_ceil(chunk.max(1)).min(64) as u32
     }
 
-    /// Keeps a control record that found no room.
-    fn said(&mut self, sent: Verdict, to: PeerId, kind: u8, words: [u64; 5]) {
+    /// Keeps a control record that found no room, for [`Rendezvous::pump`].
+    fn keep_unsent(&mut self, sent: Verdict, to: PeerId, kind: u8, words: [u64; 5]) {
         if sent == Verdict::NoResources {
             self.pending_control.push(ControlRecord { to, kind, words });
         }

@@ -58,13 +58,13 @@ pub(crate) trait PeerRings: SplitRings {
 
 /// The endpoint that rendezvous works for.
 pub(crate) trait RendezvousPort {
-    type PeerRings: PeerRings;
+    type Rings: PeerRings;
 
     /// The endpoint's number, for messages that wait for a receive.
     fn id(&self) -> u32;
 
     /// `None` where shared memory is not used.
-    fn rings(&mut self) -> Option<&mut Self::PeerRings>;
+    fn rings(&mut self) -> Option<&mut Self::Rings>;
 
     /// Sends a record, up to [`WORDS`] words and then memory, to a peer that nothing may have been
     /// sent to yet.

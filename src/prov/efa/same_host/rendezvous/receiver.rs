@@ -83,7 +83,7 @@ impl Rendezvous {
         [number.into(), 0, ring, fetched, 0]
     }
 
-    pub(super) fn begins<P: RendezvousPort>(
+    pub(super) fn handle_rts<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
@@ -95,7 +95,7 @@ impl Rendezvous {
         let whole = m.number.is_none();
         let place = rq.place(from, head.tag, len as u64, |s| port.adopt(s));
         let now = port.rings().map_or(0, |r| r.now());
-        let n = self.coming.insert(RecvState {
+        let n = self.receiving.insert(RecvState {
             from,
             tag: head.tag,
             cq_data: head.cq_data,
@@ -113,8 +113,8 @@ impl Rendezvous {
             copy: None,
         });
         if whole {
-            self.leads.retain(|(p, _)| *p != from);
-            self.leads.push((from, n));
+            self.eager_receives.retain(|(p, _)| *p != from);
+            self.eager_receives.push((from, n));
         }
         if place.is_none() {
             let coming = PartialMessage {
@@ -140,11 +140,11 @@ impl Rendezvous {
             .filter(|_| m.here < len)
             .and_then(|_| self.rest(n, port));
         if rest == Some(Rest::Sent) {
-            self.ask(n, port);
+            self.request_rest(n, port);
         }
         self.take_data(n, from, record, m.body, rq, port);
-        if let Some(Rest::Fetched(way)) = rest {
-            self.fetch(n, way, rq, port);
+        if let Some(Rest::Fetched(method)) = rest {
+            self.fetch(n, method, rq, port);
         }
     }
 
@@ -152,7 +152,7 @@ impl Rendezvous {
     /// where that memory cannot be opened here: memory of this very process, or of a device that
     /// this process does not have.
     fn copy_or_ask<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
-        let Some(i) = self.coming.get_mut(n) else {
+        let Some(i) = self.receiving.get_mut(n) else {
             return;
         };
         let (Some((kind, handle)), Some(place)) = (i.device, i.place) else {
@@ -166,7 +166,7 @@ impl Rendezvous {
                 i.copy = Some(copy);
                 self.copying.push(n);
             }
-            Err(_) => self.ask(n, port),
+            Err(_) => self.request_rest(n, port),
         }
     }
 
@@ -174,31 +174,31 @@ impl Rendezvous {
     pub(super) fn poll_copies<P: RendezvousPort>(&mut self, rq: &mut RecvQueue, port: &mut P) {
         let mut at = 0;
         while let Some(n) = self.copying.get(at).copied() {
-            let copy = self.coming.get(n).and_then(|i| i.copy);
+            let copy = self.receiving.get(n).and_then(|i| i.copy);
             let over = copy.map_or(Ok(true), |c| port.poll_copy(c));
             if over == Ok(false) {
                 at += 1;
                 continue;
             }
             self.copying.swap_remove(at);
-            let Some(i) = self.coming.get_mut(n) else {
+            let Some(i) = self.receiving.get_mut(n) else {
                 continue;
             };
             i.copy = None;
             match over {
                 Ok(_) => {
                     i.got = i.len;
-                    self.tell(n, port);
+                    self.send_fin(n, port);
                     self.ends(n, rq, port);
                 }
-                Err(_) => self.ask(n, port),
+                Err(_) => self.request_rest(n, port),
             }
         }
     }
 
     /// How the rest of a matched message comes; `None` when it follows without a CTS.
     fn rest<P: RendezvousPort>(&mut self, n: u32, port: &mut P) -> Option<Rest> {
-        let i = self.coming.get_mut(n)?;
+        let i = self.receiving.get_mut(n)?;
         i.number?;
         let into = i.place.and_then(|p| port.buffer(p.ctx));
         let host = into.is_none_or(|m| m.is_host());
@@ -216,9 +216,9 @@ impl Rendezvous {
         if i.len > POLL_BUDGET {
             return Some(Rest::Fetched(None));
         }
-        Some(match self.costs.choose(i.len, ways(i.len)) {
+        Some(match self.costs.choose(i.len, fetch_methods(i.len)) {
             CopyMethod::Ring => Rest::Sent,
-            way => Rest::Fetched(Some(way)),
+            method => Rest::Fetched(Some(method)),
         })
     }
 
@@ -233,7 +233,7 @@ impl Rendezvous {
         port: &mut P,
     ) {
         let bytes = record.bytes().saturating_sub(off);
-        let i = self.coming.get_mut(n);
+        let i = self.receiving.get_mut(n);
         let Some(i) = i.filter(|i| i.from == from && bytes <= i.len - i.got) else {
             return;
         };
@@ -278,7 +278,7 @@ impl Rendezvous {
 
     /// Takes the bytes of a record that a CTS has asked for; drops those that none has, because the
     /// message comes another way.
-    pub(super) fn take_asked<P: RendezvousPort>(
+    pub(super) fn handle_data<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
@@ -286,43 +286,43 @@ impl Rendezvous {
         port: &mut P,
     ) {
         let n = record.word(0) as u32;
-        if self.coming.get(n).is_some_and(|i| i.asked) {
+        if self.receiving.get(n).is_some_and(|i| i.asked) {
             self.take_data(n, from, record, 8, rq, port);
         }
     }
 
     /// Ends a message that is complete.
     pub(super) fn ends<P: RendezvousPort>(&mut self, n: u32, rq: &mut RecvQueue, port: &mut P) {
-        self.leads.retain(|(_, l)| *l != n);
+        self.eager_receives.retain(|(_, l)| *l != n);
         self.fetching.retain(|(m, _)| *m != n);
-        let Some(i) = self.coming.get(n).filter(|i| i.place.is_some()) else {
+        let Some(i) = self.receiving.get(n).filter(|i| i.place.is_some()) else {
             return;
         };
         if i.delivery {
-            self.tell(n, port);
+            self.send_fin(n, port);
         }
-        if let Some(i) = self.coming.remove(n) {
+        if let Some(i) = self.receiving.remove(n) {
             i.over(Ok(()), rq, port);
         }
     }
 
     /// Sends a CTS for the rest of a matched message.
-    pub(super) fn ask<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
-        let i = self.coming.get_mut(n);
+    pub(super) fn request_rest<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
+        let i = self.receiving.get_mut(n);
         if let Some((to, number)) = i.and_then(|i| {
             i.asked = true;
             Some((i.from, i.number?))
         }) {
-            self.say(to, kind::CTS, [number.into(), n.into(), 0, 0, 0], port);
+            self.send_control(to, kind::CTS, [number.into(), n.into(), 0, 0, 0], port);
         }
     }
 
     /// Sends the FIN of a message, which is the last that its sender hears of it.
-    pub(super) fn tell<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
-        let i = self.coming.get_mut(n);
+    pub(super) fn send_fin<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
+        let i = self.receiving.get_mut(n);
         if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number.take()?, i.len))) {
             let words = self.answer(number, len);
-            self.say(to, kind::FIN, words, port);
+            self.send_control(to, kind::FIN, words, port);
         }
     }
 
@@ -334,7 +334,7 @@ impl Rendezvous {
         rq: &mut RecvQueue,
         port: &mut P,
     ) {
-        let Some(i) = self.coming.get_mut(coming.number) else {
+        let Some(i) = self.receiving.get_mut(coming.number) else {
             return;
         };
         i.place = Some(place);
@@ -352,8 +352,8 @@ impl Rendezvous {
             return self.copy_or_ask(coming.number, port);
         }
         match self.rest(coming.number, port) {
-            Some(Rest::Sent) => self.ask(coming.number, port),
-            Some(Rest::Fetched(way)) => self.fetch(coming.number, way, rq, port),
+            Some(Rest::Sent) => self.request_rest(coming.number, port),
+            Some(Rest::Fetched(method)) => self.fetch(coming.number, method, rq, port),
             None => {}
         }
     }
@@ -367,10 +367,10 @@ impl Rendezvous {
         port: &mut P,
     ) {
         let lost = |i: &RecvState| i.from == peer && (i.place.is_some() || i.got < i.len);
-        let lost = self.coming.select(lost);
-        self.leads.retain(|(p, _)| *p != peer);
+        let lost = self.receiving.select(lost);
+        self.eager_receives.retain(|(p, _)| *p != peer);
         for n in &lost {
-            if let Some(c) = self.coming.get_mut(*n).and_then(|i| i.copy.take()) {
+            if let Some(c) = self.receiving.get_mut(*n).and_then(|i| i.copy.take()) {
                 port.abort_copy(c);
             }
         }
@@ -380,7 +380,7 @@ impl Rendezvous {
         port.forget_shared(peer);
         rq.forget_partial(port.id(), |n| lost.contains(&n));
         for n in lost {
-            if let Some(i) = self.coming.remove(n) {
+            if let Some(i) = self.receiving.remove(n) {
                 i.over(Err(why), rq, port);
             }
         }
@@ -389,7 +389,7 @@ impl Rendezvous {
 
 /// Copy methods for a message of this length. A message of up to [`SHM_EAGER_MAX`] bytes that was
 /// not sent eagerly is there to be fetched.
-pub(super) fn ways(len: usize) -> &'static [CopyMethod] {
+pub(super) fn fetch_methods(len: usize) -> &'static [CopyMethod] {
     match len {
         0..SHARED => &[CopyMethod::Cma],
         SHARED..=SHM_EAGER_MAX => &[CopyMethod::Cma, CopyMethod::CmaBoth],

@@ -4,7 +4,7 @@
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::rts::RtsWords;
 use super::{copy_chunk, plain, Rendezvous};
-use super::{FIN, FIRST, LOST, SHM_EAGER_MAX};
+use super::{CTS_IS_FIN, FIRST, LOST, SHM_EAGER_MAX};
 use crate::hmem::{self, Piece, UserMem};
 use crate::proto::{Failure, PeerId};
 use crate::prov::efa::same_host::cost_model::CopyMethod;
@@ -61,7 +61,7 @@ impl SendState {
 impl Rendezvous {
     /// Whether a message to this peer is under way.
     pub(crate) fn sends_to(&self, peer: PeerId) -> bool {
-        self.out.iter().any(|(_, o)| o.done.peer == peer)
+        self.sending.iter().any(|(_, o)| o.done.peer == peer)
     }
 
     /// Sends a message of one piece of memory that is to be fetched, as a whole; else
@@ -97,7 +97,7 @@ impl Rendezvous {
             return Verdict::Unsupported;
         }
         let state = SendState::new(mem.into(), (done, delivery), 0);
-        let number = self.out.insert(state);
+        let number = self.sending.insert(state);
         let asked = Some((number, mem.addr() as u64));
         let rts = RtsWords::new(words, len, asked, rings.now()).delivery(delivery);
         let sent = rings.send_words(peer, rts.what, rts.as_slice());
@@ -105,11 +105,11 @@ impl Rendezvous {
             self.eager_costs.count_use(len);
             return Verdict::Queued;
         }
-        self.out.remove(number);
+        self.sending.remove(number);
         sent
     }
 
-    /// As [`Rendezvous::answered`], for a message without an operation record: returns its
+    /// As [`Rendezvous::handle_fin`], for a message without an operation record: returns its
     /// completion. `None`, and nothing done, when the general path has to handle the FIN.
     pub(crate) fn ended(
         &mut self,
@@ -128,11 +128,11 @@ impl Rendezvous {
         such: impl FnOnce(&SendState) -> bool,
     ) -> Option<SendState> {
         let ours = record.word(0) as u32;
-        self.out
+        self.sending
             .get(ours)
             .filter(|o| o.done.peer == from && such(o))?;
-        let o = self.out.remove(ours)?;
-        self.turn.retain(|n| *n != ours);
+        let o = self.sending.remove(ours)?;
+        self.ready.retain(|n| *n != ours);
         // After a CTS it came through the ring.
         if o.mem.is_host() && o.there.is_none() {
             self.learn(o.done.len, Some([16, 24].map(|off| record.word(off))));
@@ -211,12 +211,12 @@ impl Rendezvous {
             return sent;
         }
         let state = SendState::new(*mem, (done, delivery), FIRST);
-        let number = self.out.insert(state);
+        let number = self.sending.insert(state);
         let at = place.map_or(0, |p| p.addr() as u64);
         let rts = RtsWords::new(words, len, Some((number, at)), now).delivery(delivery);
         let sent = port.send(peer, rts.what, rts.as_slice(), &mem.part(0, FIRST));
         if sent != Verdict::Done {
-            self.out.remove(number);
+            self.sending.remove(number);
             return sent;
         }
         self.eager_costs.count_use(len);
@@ -247,14 +247,14 @@ impl Rendezvous {
         let handle = port.share(&p).ok()?;
         let now = port.rings()?.now();
         let state = SendState::new(*mem, (done, delivery), 0);
-        let number = self.out.insert(state);
+        let number = self.sending.insert(state);
         let rts = RtsWords::shared(words, mem.len(), number, (p.kind(), handle), now);
         let rts = rts.delivery(delivery);
         let sent = port.send(done.peer, rts.what, rts.as_slice(), &UserMem::EMPTY);
         if sent == Verdict::Done {
             return Some(Verdict::Queued);
         }
-        self.out.remove(number);
+        self.sending.remove(number);
         Some(sent)
     }
 
@@ -264,9 +264,9 @@ impl Rendezvous {
         let mut full = None;
         let mut at = 0;
         self.more = false;
-        while let Some(n) = self.turn.get(at).copied() {
-            let Some(o) = self.out.get_mut(n) else {
-                self.turn.remove(at);
+        while let Some(n) = self.ready.get(at).copied() {
+            let Some(o) = self.sending.get_mut(n) else {
+                self.ready.remove(at);
                 continue;
             };
             let mem = o.mem;
@@ -287,11 +287,11 @@ impl Rendezvous {
                 }
             }
             if o.sent >= mem.len() {
-                self.turn.remove(at);
+                self.ready.remove(at);
                 if o.delivery {
                     continue;
                 }
-                if let Some(o) = self.out.remove(n) {
+                if let Some(o) = self.sending.remove(n) {
                     o.ends(Ok(()), port);
                 }
             } else if left == 0 {
@@ -305,28 +305,28 @@ impl Rendezvous {
 
     /// Handles a CTS: the receiver requests the data of message `ours`, whose number there is
     /// `theirs`. Where no ring leads back, `theirs` may stand for a FIN.
-    pub(crate) fn asked<P: RendezvousPort>(
+    pub(crate) fn handle_cts<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         ours: u32,
         theirs: u32,
         port: &mut P,
     ) {
-        let ends = theirs == FIN;
+        let ends = theirs == CTS_IS_FIN;
         let waits =
             |o: &&mut SendState| o.done.peer == from && (o.there.is_none() || ends && o.delivery);
-        let Some(o) = self.out.get_mut(ours).filter(waits) else {
+        let Some(o) = self.sending.get_mut(ours).filter(waits) else {
             return;
         };
         if ends {
-            self.turn.retain(|n| *n != ours);
-            if let Some(o) = self.out.remove(ours) {
+            self.ready.retain(|n| *n != ours);
+            if let Some(o) = self.sending.remove(ours) {
                 o.ends(Ok(()), port);
             }
             return;
         }
         o.there = Some(theirs);
-        self.turn.push_back(ours);
+        self.ready.push_back(ours);
         let (len, host) = (o.done.len, o.mem.is_host());
         if host {
             self.learn(len, None);
@@ -340,7 +340,7 @@ impl Rendezvous {
     }
 
     /// A FIN has arrived: ends the message.
-    pub(super) fn answered<P: RendezvousPort>(
+    pub(super) fn handle_fin<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
@@ -353,7 +353,7 @@ impl Rendezvous {
 
     /// Handles a SPLIT_COPY: copies chunks of our message to the receiver's memory. `Deferred`:
     /// there may be more chunks.
-    pub(super) fn help<P: RendezvousPort>(
+    pub(super) fn handle_split_copy<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,
@@ -364,7 +364,7 @@ impl Rendezvous {
         let (chunk, got) = (how as u32 as usize, (how >> 32) as usize);
         let share = SplitCopy::of(share);
         let now = self.chunks_now(chunk);
-        let o = self.out.get_mut(ours).filter(|o| o.done.peer == from);
+        let o = self.sending.get_mut(ours).filter(|o| o.done.peer == from);
         let Some((o, rings)) = o.zip(port.rings()) else {
             return Flow::Taken;
         };
@@ -390,7 +390,7 @@ impl Rendezvous {
             None => LOST,
         };
         if how == LOST || o.helped > 0 {
-            self.say(from, kind::SPLIT_DONE, [theirs, how, 0, 0, 0], port);
+            self.send_control(from, kind::SPLIT_DONE, [theirs, how, 0, 0, 0], port);
         }
         Flow::Taken
     }
@@ -403,10 +403,10 @@ impl Rendezvous {
         port: &mut P,
     ) {
         self.unopened.retain(|u| u.0 != peer);
-        let out = self.out.select(|o| o.done.peer == peer);
-        self.turn.retain(|n| !out.contains(n));
+        let out = self.sending.select(|o| o.done.peer == peer);
+        self.ready.retain(|n| !out.contains(n));
         for n in out {
-            if let Some(o) = self.out.remove(n) {
+            if let Some(o) = self.sending.remove(n) {
                 o.ends(Err(why), port);
             }
         }

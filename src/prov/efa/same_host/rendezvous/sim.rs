@@ -357,7 +357,7 @@ impl PeerRings for SimPort {
 }
 
 impl RendezvousPort for SimPort {
-    type PeerRings = SimPort;
+    type Rings = SimPort;
 
     fn id(&self) -> u32 {
         0

@@ -54,7 +54,7 @@ pub(super) struct LongCopy {
     pub done: Completion,
     pub cq_data: Option<u64>,
     /// The target wants an event of the access.
-    pub tells: bool,
+    pub wants_event: bool,
     pub copied: usize,
     /// Nanoseconds that it took so far.
     pub ns: u64,
@@ -71,7 +71,7 @@ impl LongCopy {
             mem,
             done,
             cq_data: None,
-            tells: false,
+            wants_event: false,
             copied: 0,
             ns: 0,
             split: None,
@@ -88,10 +88,10 @@ impl LongCopy {
     }
 
     /// Its target gets these data, or wants an event.
-    pub(super) fn told(self, cq_data: Option<u64>, wants_events: bool) -> LongCopy {
+    pub(super) fn with_event(self, cq_data: Option<u64>, wants_events: bool) -> LongCopy {
         LongCopy {
             cq_data,
-            tells: cq_data.is_some() || wants_events,
+            wants_event: cq_data.is_some() || wants_events,
             ..self
         }
     }
@@ -307,7 +307,7 @@ impl CmaBatch {
                     }
                 }
             }
-            if l.tells && !told(c.rings, &l.done, (l.mem.len(), l.cq_data, l.write)) {
+            if l.wants_event && !send_event(c.rings, &l.done, (l.mem.len(), l.cq_data, l.write)) {
                 at += 1;
                 continue;
             }
@@ -381,11 +381,11 @@ fn copy_part<R: RmaRings>(
 
 /// Sends the target the event of an access: length, data, and whether it was a write; `false` when
 /// there is no room now.
-pub(super) fn told<R: RmaRings>(
+pub(super) fn send_event<R: RmaRings>(
     rings: &mut R,
     done: &Completion,
     (len, cq_data, write): (usize, Option<u64>, bool),
 ) -> bool {
     let what = (done.remote.key, len, cq_data, write);
-    rings.tell(done.peer, what) != Verdict::NoResources
+    rings.send_event(done.peer, what) != Verdict::NoResources
 }

@@ -5,7 +5,7 @@
 //! that many are under way at once: a device that several processes use takes turns of
 //! milliseconds. An access to or from host memory, which takes longer, is copied in parts.
 
-use super::cma_batch::{told, RefusedAccess};
+use super::cma_batch::{send_event, RefusedAccess};
 use super::port::RmaRings;
 use crate::hmem::UserMem;
 use crate::proto::PeerId;
@@ -26,7 +26,7 @@ pub(super) struct DeviceAccess {
     pub done: Completion,
     pub cq_data: Option<u64>,
     /// The target wants an event of the access.
-    pub tells: bool,
+    pub wants_event: bool,
     copied: usize,
     /// The copy of the next part, which is under way.
     copy: Option<u32>,
@@ -38,14 +38,14 @@ impl DeviceAccess {
         write: bool,
         mem: UserMem,
         done: Completion,
-        (cq_data, tells): (Option<u64>, bool),
+        (cq_data, wants_event): (Option<u64>, bool),
     ) -> DeviceAccess {
         DeviceAccess {
             write,
             mem,
             done,
             cq_data,
-            tells,
+            wants_event,
             copied: 0,
             copy: None,
         }
@@ -108,7 +108,7 @@ impl DeviceAccess {
         let len = self.mem.len();
         if self.copied >= len {
             let what = (len, self.cq_data, self.write);
-            return match !self.tells || told(rings, &self.done, what) {
+            return match !self.wants_event || send_event(rings, &self.done, what) {
                 true => CopyStep::Ended,
                 false => CopyStep::Waits,
             };

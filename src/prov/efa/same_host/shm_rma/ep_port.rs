@@ -107,7 +107,7 @@ impl RmaRings for TxRings {
         self.fits(peer, 1, EVENT_LEN)
     }
 
-    fn tell(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict {
+    fn send_event(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict {
         let (head, words) = event_words(what);
         self.send_words(peer, head, &words)
     }

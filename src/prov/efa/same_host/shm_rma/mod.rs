@@ -66,6 +66,19 @@ struct LongRma {
     chosen: bool,
 }
 
+impl LongRma {
+    /// The completion of `len` of its bytes, from `off` on.
+    fn completion_at(&self, off: usize, len: usize) -> Completion {
+        let mut done = Completion {
+            report: Report::Op(self.ctx),
+            len,
+            ..self.done
+        };
+        done.remote.addr = done.remote.addr.wrapping_add(off as u64);
+        done
+    }
+}
+
 /// The accesses of an endpoint that are under way.
 #[derive(Default)]
 pub(crate) struct ShmRma {
@@ -213,13 +226,13 @@ impl ShmRma {
             self.join(rings, r.write, BatchedAccess { mem, done });
             return Verdict::Queued;
         }
-        let tells = r.cq_data.is_some() || wants_events;
+        let wants_event = r.cq_data.is_some() || wants_events;
         // Short accesses, and those of device memory, are not measured.
         let measured = done.len > RING_RMA_MAX && r.data.lent().is_host();
         let began = measured.then(|| rings.now());
         let copied = match &r.data {
             SendData::User(m) if m.len() > POLL_BUDGET => {
-                let long = LongCopy::new(r.write, *m, done).told(r.cq_data, wants_events);
+                let long = LongCopy::new(r.write, *m, done).with_event(r.cq_data, wants_events);
                 let (cma, c) = self.cma_context(rings);
                 match cma.begin(c, long) {
                     Ok(()) => return Verdict::Queued,
@@ -228,7 +241,7 @@ impl ShmRma {
             }
             // The peer's event must have room before its memory is touched: an error return means
             // that nothing was done.
-            _ if tells && !rings.fits_event(peer) => {
+            _ if wants_event && !rings.fits_event(peer) => {
                 drop_tracked(port, done);
                 return Verdict::NoResources;
             }
@@ -250,9 +263,9 @@ impl ShmRma {
                     let (_, mut c) = self.cma_context(rings);
                     c.measured_copy(1, done.len, span);
                 }
-                if tells {
+                if wants_event {
                     // There is room: this endpoint is the ring's only writer.
-                    rings.tell(peer, (r.key, done.len, r.cq_data, r.write));
+                    rings.send_event(peer, (r.key, done.len, r.cq_data, r.write));
                 }
                 None
             }
@@ -284,9 +297,9 @@ impl ShmRma {
         if !rings.ensure_open(done.peer, done.remote, r.write, &mem) {
             return None;
         }
-        let tells = r.cq_data.is_some() || rings.wants_events(done.peer);
+        let wants_event = r.cq_data.is_some() || rings.wants_events(done.peer);
         let done = tracked(port, r, done);
-        let access = DeviceAccess::new(r.write, mem, done, (r.cq_data, tells));
+        let access = DeviceAccess::new(r.write, mem, done, (r.cq_data, wants_event));
         let rings = port.rings()?;
         self.poll_due |= self.device.begin(rings, access, &mut self.ended);
         Some(Verdict::Queued)
@@ -364,7 +377,7 @@ impl ShmRma {
                 report: Report::Op(l.ctx),
                 ..l.done
             };
-            let long = LongCopy::new(l.write, l.mem.into(), done).told(l.cq_data, false);
+            let long = LongCopy::new(l.write, l.mem.into(), done).with_event(l.cq_data, false);
             self.cma.queue(match way {
                 CopyMethod::CmaBoth => long.split(),
                 _ => long,
@@ -428,9 +441,9 @@ impl ShmRma {
                 break;
             };
             let ctx = l.ctx;
-            match go_on(&mut l, port) {
-                Some(failed) => self.part_done(port, ctx, failed),
-                None => {
+            match write_pieces(&mut l, port) {
+                PiecesStep::Over(failed) => self.part_done(port, ctx, failed),
+                PiecesStep::Waits => {
                     self.turn.insert(at, l);
                     self.full.push(peer);
                     at += 1;
@@ -466,20 +479,23 @@ fn drop_tracked<P: RmaPort>(port: &mut P, done: Completion) {
     }
 }
 
-/// Writes pieces of an access. `None` when it has to wait, `Some` with its failure when it is done.
-fn go_on<P: RmaPort>(l: &mut LongRma, port: &mut P) -> Option<Option<Failure>> {
+/// How far the pieces of a long access are.
+enum PiecesStep {
+    /// The next piece, or the event for the target, has to wait.
+    Waits,
+    /// All are on their way, or none follows because the access has failed.
+    Over(Option<Failure>),
+}
+
+/// Writes pieces of an access into the ring, as far as there is room.
+fn write_pieces<P: RmaPort>(l: &mut LongRma, port: &mut P) -> PiecesStep {
     let piece = if l.mem.len() > BIG { BIG_PIECE } else { PIECE };
     while l.off < l.mem.len() {
         let Some(rings) = port.rings() else {
-            return Some(Some(failure(Status::RemoteUnresponsive)));
+            return PiecesStep::Over(Some(failure(Status::RemoteUnresponsive)));
         };
         let part = l.mem.part(l.off, piece);
-        let mut done = Completion {
-            report: Report::Op(l.ctx),
-            len: part.len(),
-            ..l.done
-        };
-        done.remote.addr = done.remote.addr.wrapping_add(l.off as u64);
+        let done = l.completion_at(l.off, part.len());
         let posted = match l.write {
             true => rings.put(done, Payload::Piece(part), None),
             false => rings.get(done, Payload::Piece(part)),
@@ -489,56 +505,68 @@ fn go_on<P: RmaPort>(l: &mut LongRma, port: &mut P) -> Option<Option<Failure>> {
                 port.add_part(l.ctx);
                 l.off += part.len();
             }
-            Verdict::NoResources => return None,
+            Verdict::NoResources => return PiecesStep::Waits,
+            // The ring takes no more for now.
             Verdict::Unsupported | Verdict::Failed(_) => {
-                // The ring takes no more for now.
-                let part = l.mem.part(l.off, POLL_BUDGET);
-                let local = LocalBuffer::Piece(part);
-                match rings.cma_access(l.done.peer, l.write, &local, done.remote) {
-                    Ok(()) => {
-                        l.off += part.len();
-                        if l.off < l.mem.len() {
-                            return None;
-                        }
-                    }
-                    Err(RmaDenied::Status(s)) => {
-                        l.off = l.mem.len();
-                        return Some(Some(failure(s)));
-                    }
-                    Err(RmaDenied::Unsupported) => {
-                        let rest = l.mem.part(l.off, usize::MAX);
-                        l.off = l.mem.len();
-                        let again = AdapterRetry {
-                            done: Completion {
-                                len: rest.len(),
-                                ..done
-                            },
-                            write: l.write,
-                            flags: 0,
-                            word: 0,
-                            mem: rest,
-                            bytes: None,
-                        };
-                        rings.add_retry(again);
-                        port.add_part(l.ctx);
-                    }
+                if let Some(step) = copy_piece(l, port) {
+                    return step;
                 }
             }
         }
     }
-    if l.cq_data.is_some() {
-        // The peer gets one event, when everything is there.
-        match port.parts(l.ctx)? {
-            (_, _, true) => return Some(None),
-            (1, ..) => {}
-            _ => return None,
+    match l.cq_data {
+        Some(_) => send_event_of_pieces(l, port),
+        None => PiecesStep::Over(None),
+    }
+}
+
+/// Copies the next bytes of an access from here, or leaves all that are missing to the adapter.
+/// `None`: nothing is left to write.
+fn copy_piece<P: RmaPort>(l: &mut LongRma, port: &mut P) -> Option<PiecesStep> {
+    let rings = port.rings()?;
+    let part = l.mem.part(l.off, POLL_BUDGET);
+    let at = l.completion_at(l.off, part.len());
+    match rings.cma_access(at.peer, l.write, &LocalBuffer::Piece(part), at.remote) {
+        Ok(()) => {
+            l.off += part.len();
+            (l.off < l.mem.len()).then_some(PiecesStep::Waits)
         }
-        let what = (l.done.remote.key, l.mem.len(), l.cq_data, true);
-        if port.rings()?.tell(l.done.peer, what) == Verdict::NoResources {
-            return None;
+        Err(RmaDenied::Status(s)) => {
+            l.off = l.mem.len();
+            Some(PiecesStep::Over(Some(failure(s))))
+        }
+        Err(RmaDenied::Unsupported) => {
+            let rest = l.mem.part(l.off, usize::MAX);
+            let done = l.completion_at(l.off, rest.len());
+            l.off = l.mem.len();
+            rings.add_retry(AdapterRetry {
+                done,
+                write: l.write,
+                flags: 0,
+                word: 0,
+                mem: rest,
+                bytes: None,
+            });
+            port.add_part(l.ctx);
+            None
         }
     }
-    Some(None)
+}
+
+/// Sends the target the event of an access whose pieces are all written. The target gets one, when
+/// everything is there.
+fn send_event_of_pieces<P: RmaPort>(l: &LongRma, port: &mut P) -> PiecesStep {
+    match port.parts(l.ctx) {
+        Some((_, _, true)) => return PiecesStep::Over(None),
+        Some((1, ..)) => {}
+        _ => return PiecesStep::Waits,
+    }
+    let what = (l.done.remote.key, l.mem.len(), l.cq_data, true);
+    let sent = port.rings().map(|r| r.send_event(l.done.peer, what));
+    match sent {
+        None | Some(Verdict::NoResources) => PiecesStep::Waits,
+        Some(_) => PiecesStep::Over(None),
+    }
 }
 
 /// Starts an atomic. Returns whether to report its success now: `early` is set, and the atomic is

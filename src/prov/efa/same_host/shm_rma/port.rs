@@ -87,7 +87,7 @@ pub(crate) trait RmaRings: SplitRings {
 
     /// Sends a peer the event of an access to its memory: key, length, data of a write, whether it
     /// was a write.
-    fn tell(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict;
+    fn send_event(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict;
 
     /// Has the adapter carry out what cannot be done from here.
     fn add_retry(&mut self, again: AdapterRetry);

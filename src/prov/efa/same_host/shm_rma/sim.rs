@@ -384,7 +384,7 @@ impl RmaRings for RmaSimPort {
         !h.chance(h.full)
     }
 
-    fn tell(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict {
+    fn send_event(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict {
         let h = &mut *self.host.borrow_mut();
         let (key, len, cq_data, write) = what;
         let p = h.plan[key as usize];

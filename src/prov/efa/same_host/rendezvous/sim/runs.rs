@@ -263,7 +263,7 @@ impl Sim {
         h.cts = others;
         drop(h);
         for (from, _, number, there) in ours {
-            s.state.asked(from, number, there, &mut s.world);
+            s.state.handle_cts(from, number, there, &mut s.world);
         }
         if s.state.load() > 0 {
             s.state.pump(&mut s.rq, &mut s.world);
@@ -290,7 +290,10 @@ impl Sim {
 
     fn idle(&self, side: &SimEndpoint) -> bool {
         let s = &side.state;
-        s.out.is_empty() && s.coming.is_empty() && s.load() == 0 && s.leads.is_empty()
+        s.sending.is_empty()
+            && s.receiving.is_empty()
+            && s.load() == 0
+            && s.eager_receives.is_empty()
     }
 
     /// Notifies the survivors that have handled the last records of a dead process.
@@ -460,8 +463,11 @@ fn a_process_that_dies_ends_what_needed_it() {
         }
         sim.check_memory(seed);
         for s in sim.sides.iter().take(2) {
-            assert!(s.state.out.is_empty() && s.state.load() == 0, "seed {seed}");
-            assert!(s.state.coming.iter().all(|(_, i)| i.from == dead));
+            assert!(
+                s.state.sending.is_empty() && s.state.load() == 0,
+                "seed {seed}"
+            );
+            assert!(s.state.receiving.iter().all(|(_, i)| i.from == dead));
         }
     }
 }

@@ -1,0 +1,223 @@
+//! What the events thread watches: listeners, connections, and the processes at their other ends.
+
+use super::*;
+
+/// Bit of an epoll cookie whose other bits are a process id: the process has ended.
+pub(super) const DEATH: u64 = 1 << 63;
+
+/// A socket that is watched.
+pub(super) enum WatchedSocket {
+    /// An endpoint's listener.
+    Listener(OwnedFd),
+    /// A peer that has connected to us and whose ring we read, its process, and the flag that is
+    /// set when the process has ended.
+    Caller(OwnedFd, i32, Arc<AtomicBool>),
+    /// A peer that we have connected to, and its process; the endpoint, too, writes to the
+    /// descriptor.
+    Called(Arc<OwnedFd>, i32),
+}
+
+impl WatchedSocket {
+    fn fd(&self) -> i32 {
+        match self {
+            WatchedSocket::Listener(f) | WatchedSocket::Caller(f, _, _) => f.as_raw_fd(),
+            WatchedSocket::Called(f, _) => f.as_raw_fd(),
+        }
+    }
+
+    /// Ends a connection, or listening, also for whoever else has the socket open.
+    fn shut(&self) {
+        // SAFETY: no pointers are passed.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+    }
+}
+
+/// A listener or connection of an endpoint.
+pub(super) struct Watch {
+    pub ep: Weak<EventQueue>,
+    pub what: WatchedSocket,
+    /// Address of a caller, from its greeting.
+    pub from: OnceLock<QpAddr>,
+    /// The connection has ended: whoever copies from or to the peer's memory sees it here before
+    /// the endpoint handles [`RingEvent::End`].
+    pub ended: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Whether this endpoint has it watched.
+    pub(super) fn belongs_to(&self, ep: &Arc<EventQueue>) -> bool {
+        core::ptr::eq(self.ep.as_ptr(), Arc::as_ptr(ep))
+    }
+
+    /// The peer's process, 0 where it cannot be seen.
+    fn process(&self) -> i32 {
+        match self.what {
+            WatchedSocket::Listener(_) => 0,
+            WatchedSocket::Caller(_, pid, _) | WatchedSocket::Called(_, pid) => pid,
+        }
+    }
+}
+
+/// All that the thread watches.
+#[derive(Default)]
+pub(super) struct WatchState {
+    pub all: HashMap<u64, Watch>,
+    /// The number given last.
+    last: u64,
+    /// Peers' processes.
+    pub processes: HashMap<i32, PeerProcess>,
+    /// Listeners whose callers find no descriptor, which are not watched for [`PAUSE_MS`], and
+    /// since when, nanoseconds.
+    pub paused: Vec<(u64, u64)>,
+}
+
+/// A peer's process. Its connections do not show its end: a forked child may keep the socket open,
+/// and the process may close the socket earlier.
+pub(super) struct PeerProcess {
+    pub fd: OwnedFd,
+    pub connections: Vec<u64>,
+    /// Flags set when the process ends, also after its connections have ended.
+    pub gone: Vec<Weak<AtomicBool>>,
+}
+
+impl WatchState {
+    /// Stops watching `id`, and its peer's process if that was its last connection.
+    fn remove(&mut self, id: u64) -> Option<(Watch, Option<PeerProcess>)> {
+        let w = self.all.remove(&id)?;
+        let mut process = None;
+        if let Some(p) = self.processes.get_mut(&w.process()) {
+            p.connections.retain(|c| *c != id);
+            let own = |g: &Weak<AtomicBool>| match &w.what {
+                WatchedSocket::Caller(_, _, gone) => core::ptr::eq(g.as_ptr(), Arc::as_ptr(gone)),
+                _ => false,
+            };
+            p.gone.retain(|g| g.strong_count() > usize::from(own(g)));
+            if p.connections.is_empty() && p.gone.is_empty() {
+                process = self.processes.remove(&w.process());
+            }
+        }
+        Some((w, process))
+    }
+}
+
+/// A descriptor of a process; `None` where it cannot be seen from here, or the system is older than
+/// Linux 5.3.
+fn process(pid: i32) -> Option<OwnedFd> {
+    if pid <= 0 {
+        return None;
+    }
+    // SAFETY: plain numbers are passed; the descriptor, which exec closes, is owned from here on.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        Some(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+impl EventThread {
+    pub(super) fn lock(&self) -> MutexGuard<'_, WatchState> {
+        self.watched.lock().unpoisoned()
+    }
+
+    pub(super) fn watch(&self, ep: Weak<EventQueue>, what: WatchedSocket) -> u64 {
+        let fd = what.fd();
+        let mut w = self.lock();
+        w.last += 1;
+        let id = w.last;
+        let closed = |ep: Arc<EventQueue>| ep.closed.load(Relaxed);
+        if ep.upgrade().is_some_and(closed) {
+            return id;
+        }
+        let add = |fd: i32, id: u64| {
+            let events = libc::EPOLLIN | libc::EPOLLRDHUP;
+            epoll_control(&self.epoll, libc::EPOLL_CTL_ADD, fd, events, id);
+        };
+        add(fd, id);
+        let from = OnceLock::new();
+        let ended = Arc::default();
+        let watched = Watch {
+            ep,
+            what,
+            from,
+            ended,
+        };
+        let pid = watched.process();
+        let gone = match &watched.what {
+            WatchedSocket::Caller(_, _, gone) => Some(Arc::downgrade(gone)),
+            _ => None,
+        };
+        w.all.insert(id, watched);
+        if let Some(p) = w.processes.get_mut(&pid) {
+            p.connections.push(id);
+            p.gone.extend(gone);
+        } else if let Some(fd) = process(pid) {
+            add(fd.as_raw_fd(), pid as u64 | DEATH);
+            let p = PeerProcess {
+                fd,
+                connections: vec![id],
+                gone: gone.into_iter().collect(),
+            };
+            w.processes.insert(pid, p);
+        }
+        id
+    }
+
+    /// Listens for an endpoint.
+    pub(crate) fn listen(&self, ep: &Arc<EventQueue>, fd: OwnedFd) {
+        self.watch(Arc::downgrade(ep), WatchedSocket::Listener(fd));
+    }
+
+    /// Watches the end of a peer that an endpoint has called.
+    pub(crate) fn called(&self, ep: &Arc<EventQueue>, fd: Arc<OwnedFd>, pid: i32) -> u64 {
+        self.watch(Arc::downgrade(ep), WatchedSocket::Called(fd, pid))
+    }
+
+    /// Stops watching a listener or connection, and closes it.
+    pub(crate) fn forget(&self, id: u64) {
+        self.unwatch(&mut self.lock(), id);
+    }
+
+    /// Takes a listener or connection out of the epoll set, too. Closing alone does so only once
+    /// nobody has the socket open: until the endpoint, or a forked child, has closed it, a peer
+    /// that is gone would keep the thread awake.
+    pub(super) fn unwatch(&self, w: &mut WatchState, id: u64) {
+        let Some((watch, process)) = w.remove(id) else {
+            return;
+        };
+        self.take_out(watch.what.fd());
+        // A forked child that does not exec has the socket open, too: the peer learns all the same.
+        watch.what.shut();
+        if let Some(p) = process {
+            self.take_out(p.fd.as_raw_fd());
+        }
+    }
+
+    pub(super) fn take_out(&self, fd: i32) {
+        epoll_control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+
+    /// Closes an endpoint's listener and the connections of its callers, also of those whose rings
+    /// the endpoint has not seen.
+    pub(crate) fn close_callers(&self, ep: &Arc<EventQueue>) {
+        ep.closed.store(true, Relaxed);
+        let mut w = self.lock();
+        let own = |x: &Watch| x.belongs_to(ep) && !matches!(x.what, WatchedSocket::Called(..));
+        let all = w.all.iter().filter(|(_, x)| own(x)).map(|(id, _)| *id);
+        for id in all.collect::<Vec<_>>() {
+            self.unwatch(&mut w, id);
+        }
+    }
+
+    /// Whether the process at the other end of a connection has ended, even if no event says so
+    /// yet.
+    #[cold]
+    pub(crate) fn peer_exited(&self, id: u64) -> bool {
+        let w = self.lock();
+        let Some(x) = w.all.get(&id) else { return true };
+        match (w.processes.get(&x.process()), &x.what) {
+            (Some(p), _) => poll_fd(p.fd.as_raw_fd(), libc::POLLIN, 0),
+            (None, WatchedSocket::Called(c, _)) => poll_fd(c.as_raw_fd(), libc::POLLRDHUP, 0),
+            _ => false,
+        }
+    }
+}
