@@ -119,7 +119,8 @@ impl Status {
             }
             Status::RemoteAbort => "the peer aborted the operation",
             Status::RemoteBadQpn => {
-                "no such queue pair: the peer has closed its endpoint or was restarted"
+                "no such queue pair: the peer has closed its endpoint or was restarted, or sees \
+                 this one at another address than before"
             }
             Status::RemoteNotReady => "receiver not ready: the peer has no receive buffer left",
             Status::RemoteBadLength => "the message is longer than the peer can take",

@@ -9,14 +9,18 @@ impl Engine {
     pub(super) fn receive(&mut self, arena: &mut [u8], sink: &mut EventSink, now: u64) -> bool {
         let mut got = core::mem::take(&mut self.got);
         got.clear();
-        let more = self.sock.recv(arena, &mut got);
+        let more = self.sock.recv(arena, &mut got, now);
         if !got.is_empty() {
             let mem = Arc::clone(&self.mem);
             let access = mem.access();
+            let strangers = self.strangers;
             for g in &got {
                 self.arrived(g, arena, sink, &access, now);
             }
             self.end_run(arena);
+            if let Some(g) = got.first().filter(|_| self.strangers == strangers) {
+                self.sock.heard(g.from);
+            }
         }
         self.got = got;
         more

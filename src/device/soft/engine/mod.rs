@@ -509,7 +509,8 @@ impl Engine {
         }
         self.sock.leave_peer();
         let mut list = Vec::new();
-        for _ in 0..THREAD_ROUNDS {
+        let mut rounds = 0;
+        loop {
             let mut sink = EventSink {
                 list: &mut list,
                 app_polls: false,
@@ -517,11 +518,12 @@ impl Engine {
             let more = self.receive(arena, &mut sink, now);
             self.ring(now);
             self.ack(now, true);
-            if !more {
+            rounds += 1;
+            // Nothing comes any more into a connected socket that is left.
+            if !self.sock.is_leaving() && (!more || rounds >= THREAD_ROUNDS) {
                 break;
             }
         }
-        self.sock.disconnect();
         self.service(&mut list, now);
         self.ring(now);
         self.backlog.extend(list);

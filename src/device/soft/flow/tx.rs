@@ -331,7 +331,7 @@ impl<T> TxFlow<T> {
             }
         }
         // Once a round trip.
-        if found && latest > self.recovery_at {
+        if found && latest >= self.recovery_at {
             self.recovery_at = now;
             self.cubic.lost();
             self.recovery_point = self.next;

@@ -15,6 +15,8 @@ mod name;
 mod socket;
 
 use crate::core::Result;
+use crate::device::local::errno;
+use crate::device::wait::no_descriptor;
 use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;
@@ -100,17 +102,24 @@ pub(crate) struct RxDatagram {
 
 /// Receives of which one reads the first socket while there is a connected one.
 const OTHERS_EVERY: u32 = 8;
+/// Nanoseconds after which the next one does that finds the connected socket empty.
+const OTHERS_WAIT: u64 = 20_000;
+/// Receives that may fail before a socket counts as empty.
+const LEAVING_ERRORS: u8 = 64;
 
 /// A bound, non-blocking UDP socket, and perhaps one that is connected to the most frequent peer.
 pub(crate) struct Sock {
     /// Takes in what the connected socket does not.
     first: Socket,
     connected: Option<Socket>,
-    /// What is left in the connected socket is read; then it is closed.
-    leaving: bool,
+    /// What is left in the connected socket is read; then it is closed. So many receives may fail.
+    leaving: Option<u8>,
     frequent: FrequentPeer,
-    /// Counts receives while there is a connected socket.
+    /// Counts receives while there is a connected socket, and when the last one read the first.
     turn: u32,
+    first_read: u64,
+    /// The last receive is one of so many that might have found what it found.
+    share: u32,
     ip: IpAddr,
     port: u16,
     /// Buffer asked for, bytes.
@@ -125,7 +134,8 @@ impl Sock {
     /// `FI_EADDRINUSE` for a port that is taken.
     pub(crate) fn bind(ip: IpAddr, port: u16, want_rcvbuf: usize) -> Result<Sock> {
         let local = SocketAddr::new(ip, port);
-        let first = Socket::open(&local, want_rcvbuf)?;
+        let first = Socket::open(&local, want_rcvbuf)
+            .map_err(|_| no_descriptor("no endpoint: socket(2)"))?;
         first.bind(&local).inspect_err(|e| {
             crate::info_log!(
                 FI_LOG_EP_CTRL,
@@ -137,7 +147,9 @@ impl Sock {
         Ok(Sock {
             first,
             connected: None,
-            leaving: false,
+            leaving: None,
+            first_read: 0,
+            share: 1,
             frequent: FrequentPeer::new(local),
             turn: 0,
             ip,
@@ -212,35 +224,40 @@ impl Sock {
 
     /// Receives datagrams into `arena`, which holds `SLOTS * SLOT` bytes, and appends them to
     /// `out`. Returns whether there may be more.
-    pub(crate) fn recv(&mut self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> bool {
-        let before = out.len();
+    pub(crate) fn recv(&mut self, arena: &mut [u8], out: &mut Vec<RxDatagram>, now: u64) -> bool {
+        self.share = 1;
         let Some(s) = self.connected.as_mut() else {
-            let more = self.first.recv(arena, out);
-            self.count(out.get(before));
-            return more;
+            return self.first.recv(arena, out).1;
         };
-        if self.leaving {
-            s.recv(arena, out);
-            if out.len() == before {
-                self.disconnect();
+        if let Some(errors) = self.leaving {
+            let (found, _) = s.recv(arena, out);
+            if !found {
+                // Errors that ICMP messages have caused come before what is in the socket.
+                self.leaving = errors.checked_sub(1).filter(|_| errno() != libc::EAGAIN);
+                if self.leaving.is_none() {
+                    self.close_connected();
+                }
             }
             return true;
         }
         self.turn = self.turn.wrapping_add(1);
-        let s = match self.turn % OTHERS_EVERY {
-            0 => &mut self.first,
-            _ => s,
-        };
-        let more = s.recv(arena, out);
-        self.count(out.get(before));
-        self.leaving = !self.frequent.is(self.peer());
-        more
+        if !self.turn.is_multiple_of(OTHERS_EVERY) {
+            let (found, more) = s.recv(arena, out);
+            if found || now < self.first_read + OTHERS_WAIT {
+                return more;
+            }
+        }
+        self.first_read = now;
+        self.share = OTHERS_EVERY - 1;
+        self.first.recv(arena, out).1
     }
 
-    #[inline(always)]
-    fn count(&mut self, found: Option<&RxDatagram>) {
-        if let Some(g) = found {
-            self.frequent.heard(g.from);
+    /// The last receive found a datagram of this peer, and none of a stranger.
+    #[inline]
+    pub(crate) fn heard(&mut self, from: SocketAddr) {
+        self.frequent.heard(from, self.share);
+        if self.connected.is_some() && !self.frequent.is(self.peer()) {
+            self.leave_peer();
         }
     }
 
@@ -263,7 +280,7 @@ impl Sock {
         match self.second(&to) {
             Ok(s) => self.connected = Some(s),
             Err(e) => {
-                self.frequent.forget();
+                self.frequent.pass_over();
                 crate::info_log!(
                     FI_LOG_EP_CTRL,
                     "no socket for {to} alone: {}",
@@ -280,6 +297,10 @@ impl Sock {
     fn second(&self, to: &SocketAddr) -> Result<Socket> {
         let local = SocketAddr::new(self.ip, self.port);
         let mut s = Socket::open(&local, self.wanted)?;
+        // The thread that polls may have entered another network namespace.
+        if s.namespace() != self.first.namespace() {
+            return Err(FI_ENETUNREACH);
+        }
         if self.merges {
             s.merge();
         }
@@ -296,16 +317,34 @@ impl Sock {
         Ok(s)
     }
 
-    /// The connected socket is read until it is empty, and closed then: the following receives do
-    /// so, which return that there may be more.
+    /// Has what comes from now on go to the first socket; the connected one is read until it is
+    /// empty, and closed then: the following receives do so, which return that there may be more.
     pub(crate) fn leave_peer(&mut self) {
-        self.leaving = self.connected.is_some();
+        let Some(s) = self.connected.as_mut().filter(|_| self.leaving.is_none()) else {
+            return;
+        };
+        // Nobody sends from there. A child of fork(2) may keep the socket open.
+        let nobody = SocketAddr::new(self.ip, 1);
+        match s.connect(&nobody) {
+            Ok(()) => self.leaving = Some(LEAVING_ERRORS),
+            Err(_) => self.close_connected(),
+        }
+    }
+
+    /// What is in the connected socket is still to be read.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
     }
 
     /// Closes the connected socket with what is in it, which its sender repeats.
     pub(crate) fn disconnect(&mut self) {
+        self.leave_peer();
+        self.close_connected();
+    }
+
+    fn close_connected(&mut self) {
         self.connected = None;
-        self.leaving = false;
+        self.leaving = None;
         self.frequent.forget();
     }
 

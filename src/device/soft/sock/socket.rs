@@ -5,7 +5,6 @@ use super::{Datagram, RxDatagram, BATCH, SLOT, SLOTS};
 use crate::core::Result;
 use crate::device::host::above_standard;
 use crate::device::local::errno;
-use crate::device::wait::no_descriptor;
 use crate::hmem::MAX_SEGS;
 use core::ffi::{c_int, c_void};
 use core::mem::{size_of, zeroed};
@@ -81,7 +80,7 @@ impl Socket {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::socket(family, flags, 0) };
         if fd < 0 {
-            return Err(no_descriptor("socket(2)"));
+            return Err(errno());
         }
         // SAFETY: the descriptor is nobody else's.
         let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })?.into_raw_fd();
@@ -146,6 +145,22 @@ impl Socket {
         }
         self.connected = Some(*to);
         Ok(())
+    }
+
+    /// Which network namespace it is in (socket(7)), where the system says so.
+    pub(super) fn namespace(&self) -> Option<u64> {
+        let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
+        // SAFETY: the call writes at most the length given into a variable of that length.
+        let got = unsafe {
+            libc::getsockopt(
+                self.fd,
+                libc::SOL_SOCKET,
+                libc::SO_NETNS_COOKIE,
+                (&raw mut cookie).cast(),
+                &mut len,
+            )
+        };
+        (got == 0).then_some(cookie)
     }
 
     /// The port it is bound to, and the receive buffer granted.
@@ -344,8 +359,9 @@ impl Socket {
     }
 
     /// Receives datagrams into `arena`, which holds `SLOTS * SLOT` bytes, and appends them to
-    /// `out`. Returns whether there may be more.
-    pub(super) fn recv(&mut self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> bool {
+    /// `out`. Returns whether there were any, and whether there may be more; the call has failed,
+    /// with errno(3), if there were none.
+    pub(super) fn recv(&mut self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> (bool, bool) {
         let (found, offered) = match self.slots {
             1 => (self.recv_one(arena, out), 1),
             2 => (self.recv_some::<2>(arena, out), 2),
@@ -356,7 +372,7 @@ impl Socket {
             false => 1,
         };
         self.busy = found > 0;
-        found == offered
+        (found > 0, found == offered)
     }
 
     /// As [`Sock::recv`], for one slot: most calls find the socket empty.

@@ -21,7 +21,10 @@ fn say(from: &Sock, to: &Sock, byte: u8) {
 /// One receive: the bytes of its datagrams.
 fn hear(by: &mut Sock, arena: &mut [u8]) -> Vec<u8> {
     let mut got = Vec::new();
-    by.recv(arena, &mut got);
+    by.recv(arena, &mut got, 0);
+    if let Some(g) = got.first() {
+        by.heard(g.from);
+    }
     got.iter().map(|g| arena[g.at]).collect()
 }
 
@@ -49,7 +52,8 @@ fn a_frequent_peer_gets_a_socket_and_others_are_heard() {
         say(&a, &b, 2);
         say(&other, &b, 3);
         let mut heard = Vec::new();
-        for _ in 0..OTHERS_EVERY {
+        // As many receives again while the second socket is left.
+        for _ in 0..2 * OTHERS_EVERY {
             heard.extend(hear(&mut b, &mut arena));
         }
         heard.sort_unstable();
@@ -92,4 +96,51 @@ fn what_the_connected_socket_holds_is_read_before_it_is_closed() {
     // The first socket takes in everything again.
     say(&a, &b, 7);
     assert_eq!(hear(&mut b, &mut arena), [7]);
+}
+
+#[test]
+fn an_error_on_the_way_hides_nothing() {
+    let mut arena = vec![0; SLOTS * SLOT];
+    let (mut a, mut b) = connected(&mut arena);
+    for i in 0..40 {
+        say(&a, &b, i);
+    }
+    // The kernel answers what goes to a closed port, and reports that first.
+    a.close();
+    say(&b, &a, 1);
+    b.leave_peer();
+    let mut heard = Vec::new();
+    while b.peer().is_some() {
+        heard.extend(hear(&mut b, &mut arena));
+    }
+    assert_eq!(heard, (0..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn others_are_heard_soon_by_one_who_seldom_polls() {
+    let mut arena = vec![0; SLOTS * SLOT];
+    let (_a, mut b) = connected(&mut arena);
+    let other = open();
+    let mut got = Vec::new();
+    say(&other, &b, 3);
+    b.recv(&mut arena, &mut got, OTHERS_WAIT);
+    assert_eq!(got.len(), 1);
+}
+
+#[test]
+fn a_socket_that_cannot_be_had_is_not_asked_for_again_at_once() {
+    let own = SocketAddr::new(LOCAL, 1);
+    let peer = SocketAddr::new(LOCAL, 2);
+    let mut f = FrequentPeer::new(own);
+    let mut settles = |times: usize| {
+        let heard = |_: usize| {
+            f.heard(peer, 1);
+            f.settled()
+        };
+        let found = (0..times).filter_map(heard).count();
+        f.pass_over();
+        found
+    };
+    assert!(settles(1000) > 0);
+    assert_eq!(settles(10_000), 0);
 }

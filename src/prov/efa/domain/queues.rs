@@ -89,8 +89,11 @@ impl CompletionQueues for EfaDomain {
 
     fn cq_has_any(&self, id: u32) -> Result<bool> {
         let mut s = self.lock();
-        if s.cqs.get(id).is_some_and(|c| !c.has_any()) {
-            fast_poll_cq(&mut s, id, 0, |_, _| {});
+        match s.cqs.get(id).is_some_and(Cq::has_any) {
+            true => progress_cq(&mut s, id),
+            false => {
+                fast_poll_cq(&mut s, id, 0, |_, _| {});
+            }
         }
         s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
     }

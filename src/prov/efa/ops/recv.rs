@@ -21,7 +21,7 @@ use crate::prov::reports::completion::{reported, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::endpoint::{push_cancelled, push_peek};
 use crate::prov::reports::flags::{known, RECV_FLAGS};
-use crate::prov::reports::{reports_call, CqBinding};
+use crate::prov::reports::{reports, reports_call, CqBinding};
 use crate::transport::{Completion, RemoteAddr, Verdict};
 use crate::types::*;
 
@@ -47,7 +47,7 @@ pub(crate) fn recv<M: RecvBuffer, C: Call>(
     by: Poster,
     r: &RecvReq<M, C>,
 ) -> Result<()> {
-    if let (true, Poster::Ep(id)) = (C::PLAIN, by) {
+    if let (true, Poster::Ep(id)) = (C::PLAIN || only_reports(&r.common), by) {
         if let Some(posted) = recv_plain(s, id, r) {
             return posted;
         }
@@ -55,13 +55,20 @@ pub(crate) fn recv<M: RecvBuffer, C: Call>(
     general(s, by, *r)
 }
 
+/// Whether the flags of a call say no more than whether its completion is reported.
+#[inline(always)]
+fn only_reports(c: &impl Call) -> bool {
+    let few = |f: u64| f & !(FI_COMPLETION | FI_MORE) == 0;
+    c.flags().is_some_and(few) && !c.is_work()
+}
+
 #[inline(never)]
 fn general<M: RecvBuffer, C: Call>(s: &mut State, by: Poster, r: RecvReq<M, C>) -> Result<()> {
     recv_any(s, by, &r.general())
 }
 
-/// Posts a receive of a call without flags, into one piece, to the endpoint's own queue. `None`,
-/// and nothing done, when [`general`] has to post it.
+/// Posts a receive of a call without flags, or with the few of [`only_reports`], into one piece, to
+/// the endpoint's own queue. `None`, and nothing done, when [`general`] has to post it.
 #[inline(always)]
 fn recv_plain<M: RecvBuffer, C: Call>(
     s: &mut State,
@@ -71,6 +78,10 @@ fn recv_plain<M: RecvBuffer, C: Call>(
     let ep = s.eps.get_mut(id)?;
     let c = &ep.config;
     let (into, context) = (r.mem.piece()?, r.common.context());
+    let report = match r.common.flags() {
+        None => c.rx_entries,
+        Some(flags) => reports(ep.rx, flags),
+    };
     if c.receives_native {
         let q = ep.live.as_mut()?.qp.native()?;
         if r.tag.is_some() {
@@ -81,7 +92,7 @@ fn recv_plain<M: RecvBuffer, C: Call>(
             len: into.len(),
             flags: (FI_RECV | FI_MSG) as u32,
             peer: ANY,
-            report: reported(c.rx_entries),
+            report: reported(report),
             remote: RemoteAddr::default(),
         };
         return match q.recv(done, into) {
@@ -101,7 +112,7 @@ fn recv_plain<M: RecvBuffer, C: Call>(
     let what = RecvEntry {
         context,
         into,
-        report: c.rx_entries,
+        report,
         tagged: r.tag.is_some(),
     };
     let q = s.rxqs.get_mut(ep.rxq)?;

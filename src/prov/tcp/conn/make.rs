@@ -410,20 +410,17 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let mut ourselves = false;
     if let Some((f, old)) = former.and_then(|f| Some((f, s.conns.get(f)?))) {
         match old.state {
-            // The requests of both may have crossed. But if the peer has lost the connection,
-            // that shows soon, and its next request is taken.
-            ConnState::Open if old.remote_pid == h.pid && !old.requested_by_peer => {
+            // The requests of both may have crossed. But if the peer has lost the connection, or
+            // its endpoint is a new one, that shows once this one is read to its end, and the
+            // peer's next request is taken.
+            ConnState::Open if old.remote_pid == h.pid => {
                 if let Some(stream) = &old.stream {
                     stream.expect_reset();
                 }
                 return turn_away(s, id, h);
             }
             ConnState::Open | ConnState::Accepted => {
-                let why = match old.remote_pid == h.pid {
-                    true => "the peer has lost it and requests another one",
-                    false => "the peer was started anew",
-                };
-                end(s, f, FI_ECONNRESET, why);
+                end(s, f, FI_ECONNRESET, "the peer was started anew");
                 former = None;
             }
             ConnState::Refused { .. } => {}
@@ -448,7 +445,6 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     }
     c.announces = announces(h.version);
     c.remote_pid = h.pid;
-    c.requested_by_peer = true;
     if let Some(mut old) = former.and_then(|f| s.conns.remove(f)) {
         if let Some(stream) = &old.stream {
             close_stream(&mut s.poller, stream);

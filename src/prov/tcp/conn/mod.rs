@@ -145,8 +145,6 @@ pub(crate) struct Conn {
     /// The peer may announce messages, and understands announcements.
     announces: bool,
     remote_pid: u32,
-    /// It is the peer that has requested this connection.
-    requested_by_peer: bool,
     /// When the socket has to be connected.
     deadline: Instant,
     /// Requests that brought no connection, and the pauses after them, together.
@@ -195,7 +193,6 @@ impl Conn {
             order: ByteOrder::Host,
             announces: false,
             remote_pid: 0,
-            requested_by_peer: false,
             deadline,
             refused: 0,
             waited: Duration::ZERO,
