@@ -395,10 +395,6 @@ impl QueuePair for AnyQp {
         each!(self, AnyQp, q => q.disconnect(peer))
     }
 
-    fn end_former(&mut self, at: &QpAddr) -> bool {
-        each!(self, AnyQp, q => q.end_former(at))
-    }
-
     fn busy_with(&self, peer: PeerId) -> bool {
         each!(self, AnyQp, q => q.busy_with(peer))
     }

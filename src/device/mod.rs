@@ -458,12 +458,6 @@ pub trait QueuePair: for<'a> Transport<Header<'a> = AmHeader<'a>> {
     fn connected(&self, peer: PeerId) -> bool;
     /// Releases the number of a peer.
     fn disconnect(&mut self, peer: PeerId);
-    /// The application has inserted this address: ends the session with a former queue pair of the
-    /// same number. Returns whether there was one, whose end the next poll reports.
-    fn end_former(&mut self, at: &QpAddr) -> bool {
-        let _ = at;
-        false
-    }
     /// Whether an operation to this peer is under way that [reports
     /// itself](Completion::reports_itself).
     fn busy_with(&self, peer: PeerId) -> bool;

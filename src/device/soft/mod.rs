@@ -418,10 +418,6 @@ impl QueuePair for SoftQp {
         }
     }
 
-    fn end_former(&mut self, at: &QpAddr) -> bool {
-        at.token != 0 && self.shared.lock().end_former(at, now())
-    }
-
     fn ring(&mut self) {
         if !self.rung {
             self.rung = true;

@@ -84,6 +84,9 @@ impl Av {
         if let Some(at) = self.by_peer.get(slot).filter(|at| **at != NONE) {
             if let Some(e) = self.table.get_mut(*at) {
                 e.inserted += 1;
+                if a.token != 0 {
+                    e.addr = a;
+                }
             }
             return Ok(u64::from(*at));
         }

@@ -6,11 +6,9 @@
 
 use crate::core::slab::Slab;
 use crate::device::any::public_key;
-use crate::device::{QpAddr, QueuePair};
+use crate::device::QpAddr;
 use crate::proto::PeerId;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::Ep;
-use crate::prov::efa::progress::progress;
 use crate::types::FI_ADDR_NOTAVAIL;
 use std::collections::{HashMap, VecDeque};
 
@@ -179,18 +177,6 @@ pub(crate) fn readdress(s: &mut State) {
     for p in core::mem::take(&mut s.peers.completed) {
         for (_, e) in s.eps.iter_mut() {
             e.readdress(p);
-        }
-    }
-}
-
-/// Ends what endpoints of a vector have under way with former peers at an inserted address, before
-/// anything is posted to the new one.
-pub(crate) fn succeed(s: &mut State, av: u32, at: &QpAddr) {
-    for id in 0..s.eps.end() as u32 {
-        let ep = s.eps.get_mut(id).filter(|e| e.av() == Some(av));
-        let ended = ep.and_then(Ep::qp_mut).is_some_and(|q| q.end_former(at));
-        if ended {
-            progress(s, id);
         }
     }
 }

@@ -568,25 +568,6 @@ impl Engine {
         }
     }
 
-    /// A queue pair with this address exists, as the application knows: ends the session that we
-    /// have opened, or are opening, with a former one of the same number and another token. (One
-    /// that the peer has opened may be the new one's.) Returns whether there was one.
-    pub(crate) fn end_former(&mut self, at: &QpAddr, now: u64) -> bool {
-        let former = |pi: &u32| {
-            self.peers.get(*pi).is_some_and(|p| {
-                let other = ![0, at.token].contains(&p.addr.token);
-                other && p.session.state != SessionState::Idle && !p.session.ours
-            })
-        };
-        let Some(pi) = self.by_addr.get(at).copied().filter(former) else {
-            return false;
-        };
-        let mut list = Vec::new();
-        self.end_session(pi, Status::RemoteBadQpn, &mut list, now);
-        self.backlog.extend(list);
-        true
-    }
-
     /// Timer work of sessions: refills the RESET budget, forgets old senders of sealed datagrams.
     pub(super) fn service_sessions(&mut self, now: u64) {
         self.sessions.resets = RESETS;

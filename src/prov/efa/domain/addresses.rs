@@ -75,10 +75,6 @@ impl Addresses for EfaDomain {
         let at = v.insert_reached(raw, &mut s.peers, &*s.dev);
         peers::readdress(s);
         peers::renew(s, id);
-        let addr = at.and_then(|at| s.avs.get(id).ok_or(FI_EBADF)?.lookup(at));
-        if let Ok(addr) = addr {
-            peers::succeed(s, id, &addr);
-        }
         at
     }
 
