@@ -190,6 +190,17 @@ static int send_request(struct sockaddr_in *at, size_t part)
 	return s;
 }
 
+/* A caller whose connection is reset (RST) once its request has come, which `e` is. */
+static void request_and_reset(struct sockaddr_in *at, struct fi_eq_cm_entry *e)
+{
+	struct linger l = { 1, 0 };
+	int s = send_request(at, 38);
+
+	check(next_event(e) == FI_CONNREQ, "wanted a request");
+	setsockopt(s, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+	close(s);
+}
+
 /* Listeners, and callers that leave at every point. */
 static int leaving(int fd)
 {
@@ -255,24 +266,10 @@ static int leaving(int fd)
 	check(w == FI_SHUTDOWN && e.fid == &ep2->fid, "wanted FI_SHUTDOWN");
 	DO(fi_close(&ep2->fid));
 	/* reset (RST) before the accept */
-	s = send_request(&at, 38);
-	w = next_event(&e);
-	check(w == FI_CONNREQ, "wanted a request");
-	{
-		struct linger l = { 1, 0 };
-		setsockopt(s, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
-		close(s);
-	}
+	request_and_reset(&at, &e);
 	DO(fi_reject(pep, e.info->handle, "no", 2));
 	fi_freeinfo(e.info);
-	s = send_request(&at, 38);
-	w = next_event(&e);
-	check(w == FI_CONNREQ, "wanted a request");
-	{
-		struct linger l = { 1, 0 };
-		setsockopt(s, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
-		close(s);
-	}
+	request_and_reset(&at, &e);
 	ep2 = new_ep(e.info);
 	{
 		int r = fi_accept(ep2, NULL, 0);

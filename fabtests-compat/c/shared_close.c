@@ -17,27 +17,6 @@ struct names {
 	char addr[2][64];
 };
 
-static void open_domain(size_t rx_ctx)
-{
-	struct fi_info *hints = fi_allocinfo();
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_NONE };
-	struct fi_av_attr aa = { .type = FI_AV_TABLE };
-
-	hints->caps = FI_MSG | FI_TAGGED | FI_MULTI_RECV;
-	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->ep_attr->type = FI_EP_RDM;
-	(void) rx_ctx;
-	hints->fabric_attr->prov_name = strdup(provider);
-	if (strcmp(provider, "efa") == 0)
-		hints->fabric_attr->name = strdup("efa");
-	DO(fi_getinfo(FI_VERSION(1, 21), NULL, NULL, 0, hints, &info));
-	fi_freeinfo(hints);
-	DO(fi_fabric(info->fabric_attr, &fabric, NULL));
-	DO(fi_domain(fabric, info, &domain, NULL));
-	DO(fi_av_open(domain, &aa, &av, NULL));
-	DO(fi_cq_open(domain, &ca, &cq, NULL));
-}
-
 static struct fid_ep *open_ep(struct fid_ep *shared)
 {
 	struct fid_ep *e;
@@ -79,7 +58,7 @@ static int receiver(int fd)
 	char *other = calloc(1, SHORT), ok = 1;
 	int cancelled = 0;
 
-	open_domain(FI_SHARED_CONTEXT);
+	open_domain();
 	DO(fi_srx_context(domain, info->rx_attr, &srx, NULL));
 	e[1] = open_ep(srx);
 	for (int round = 0; round < ROUNDS; round++) {
@@ -148,7 +127,7 @@ static int multi_receiver(int fd)
 	struct iovec iov = { buffer, room };
 	struct fi_msg m = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = buffer };
 
-	open_domain(FI_SHARED_CONTEXT);
+	open_domain();
 	DO(fi_srx_context(domain, info->rx_attr, &srx, NULL));
 	e[1] = open_ep(srx);
 	for (int round = 0; round < ROUNDS; round++) {
@@ -215,7 +194,7 @@ static void multi_sender(int fd)
 
 	memset(out, 'a', LONG);
 	memset(other, 'b', SHORT);
-	open_domain(0);
+	open_domain();
 	ep = open_ep(NULL);
 	for (int round = 0; round < ROUNDS; round++) {
 		int ended = 0, posted = 0, content = 0;
@@ -257,7 +236,7 @@ static void sender(int fd)
 
 	memset(out, 'a', LONG);
 	memset(other, 'b', SHORT);
-	open_domain(0);
+	open_domain();
 	ep = open_ep(NULL);
 	for (int round = 0; round < ROUNDS; round++) {
 		int got = 0, sent = 0;
@@ -316,6 +295,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IONBF, 0);
 	if (argc > 1)
 		provider = argv[1];
+	caps = FI_MSG | FI_TAGGED | FI_MULTI_RECV;
 	tagged = argc > 2 && !strcmp(argv[2], "tagged");
 	alarm(50);
 	if (argc > 2 && !strcmp(argv[2], "multi")) {

@@ -83,15 +83,12 @@ static inline long resident_kib(void)
 	return pages * 4;
 }
 
-/* Opens an endpoint with a queue, a counter of writes, and `size` bytes of registered memory. */
-static inline struct hello open_all(size_t size)
+/* Opens a domain of the provider with `caps`, a vector and a queue. */
+static inline void open_domain(void)
 {
 	struct fi_info *hints = fi_allocinfo();
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA, .wait_obj = waits };
-	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
-	struct hello me;
-	size_t len = sizeof(me.addr);
 
 	hints->caps = caps;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -105,6 +102,16 @@ static inline struct hello open_all(size_t size)
 	DO(fi_domain(fabric, info, &domain, NULL));
 	DO(fi_av_open(domain, &aa, &av, NULL));
 	DO(fi_cq_open(domain, &ca, &cq, NULL));
+}
+
+/* Opens an endpoint with a queue, a counter of writes, and `size` bytes of registered memory. */
+static inline struct hello open_all(size_t size)
+{
+	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };
+	struct hello me;
+	size_t len = sizeof(me.addr);
+
+	open_domain();
 	DO(fi_cntr_open(domain, &na, &writes, NULL));
 	DO(fi_endpoint(domain, info, &ep, NULL));
 	DO(fi_ep_bind(ep, &av->fid, 0));

@@ -5,7 +5,7 @@
 use super::ep::EpBody;
 use super::transfer::{copied, TransferRequest};
 use crate::core::{Info, Result};
-use crate::prov::contract::{Domain, OptionValue, Poster};
+use crate::prov::contract::{names_receives, Domain, OptionValue, Poster};
 use crate::types::*;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -83,22 +83,11 @@ impl<D: Domain> EpBody<D> {
     /// FI_SETOPSFLAG of an alias. `FI_EINVAL` unless it names one direction.
     pub(super) fn set_alias_flags(&self, flags: u64) -> Result<()> {
         let plain = Some(flags & !(FI_TRANSMIT | FI_RECV));
-        match flags & (FI_TRANSMIT | FI_RECV) {
-            FI_TRANSMIT => self.set_tx_defaults(plain),
-            FI_RECV => self.rx_flags.set(plain),
-            _ => return Err(FI_EINVAL),
+        match names_receives(flags)? {
+            false => self.set_tx_defaults(plain),
+            true => self.rx_flags.set(plain),
         }
         Ok(())
-    }
-}
-
-/// Whether FI_GETOPSFLAG asks for the flags of receives (FI_RECV) or of sends (FI_TRANSMIT).
-/// `FI_EINVAL` for both or neither.
-pub(super) fn asks_for_receives(flags: u64) -> Result<bool> {
-    match flags & (FI_TRANSMIT | FI_RECV) {
-        FI_TRANSMIT => Ok(false),
-        FI_RECV => Ok(true),
-        _ => Err(FI_EINVAL),
     }
 }
 

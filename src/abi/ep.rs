@@ -2,7 +2,7 @@
 
 use super::cm;
 use super::collective::{self, JoinArgs};
-use super::default_flags::{asks_for_receives, DefaultFlags, PlainEndpoint};
+use super::default_flags::{DefaultFlags, PlainEndpoint};
 use super::domain::DomainBody;
 use super::entry::{entry, ControlArg, FromC, OutParam, SizedOut};
 use super::handles::AnyObject;
@@ -234,7 +234,7 @@ fn control<D: Domain>(b: &EpBody<D>, command: c_int, arg: &ControlArg) -> Result
             if command == FI_SETOPSFLAG {
                 return b.set_op_flags(*flags);
             }
-            *flags = b.domain.op_flags(b.id()?, asks_for_receives(*flags)?)?;
+            *flags = b.domain.op_flags(b.id()?, names_receives(*flags)?)?;
             Ok(())
         }
         _ => Err(FI_ENOSYS),
@@ -320,7 +320,7 @@ entry! {
                 if command == FI_SETOPSFLAG {
                     return b.set_alias_flags(*flags);
                 }
-                let own = match asks_for_receives(*flags)? {
+                let own = match names_receives(*flags)? {
                     false => b.tx_flags.get(),
                     true => b.rx_flags.get(),
                 };

@@ -8,6 +8,7 @@ use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::c_int;
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 /// fi_control(3) of a queue or counter: its wait object.
@@ -35,8 +36,8 @@ pub(super) fn control(
 }
 
 /// FI_GETWAIT of an object with one descriptor, which is always the same: the descriptor, or with
-/// FI_WAIT_POLLFD what poll(2) takes (fi_poll(3)). `FI_ETOOSMALL` when the caller's list has no
-/// entry.
+/// FI_WAIT_POLLFD what poll(2) takes (fi_poll(3)). `FI_EINVAL` for NULL, before an error of `fd`;
+/// `FI_ETOOSMALL` when the caller's list has no entry.
 pub(super) fn put_descriptor(arg: &ControlArg, obj: fi_wait_obj, fd: Result<c_int>) -> Result<()> {
     if obj != FI_WAIT_POLLFD {
         // SAFETY: the argument is a place for a descriptor.
@@ -56,8 +57,9 @@ pub(super) fn put_descriptor(arg: &ControlArg, obj: fi_wait_obj, fd: Result<c_in
         events: libc::POLLIN,
         revents: 0,
     };
+    let at = NonNull::new(list.fd).ok_or(FI_EINVAL)?;
     // SAFETY: as above.
-    unsafe { list.fd.write(entry) };
+    unsafe { at.write(entry) };
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 //! and [`Common`] stand for any call.
 
 use crate::core::iovs::{Iovs, RmaIov};
+use crate::core::Result;
 use crate::hmem::{InjectBuf, Owned, Piece, UserMem};
 use crate::types::*;
 
@@ -204,6 +205,16 @@ pub trait Call: Copy {
     #[inline(always)]
     fn unsignaled(&self, injected: bool) -> bool {
         self.flags().is_none() && injected
+    }
+}
+
+/// Whether flags of FI_GETOPSFLAG or FI_SETOPSFLAG name receives (FI_RECV) or sends (FI_TRANSMIT).
+/// `FI_EINVAL` for both or neither.
+pub fn names_receives(flags: u64) -> Result<bool> {
+    match flags & (FI_TRANSMIT | FI_RECV) {
+        FI_TRANSMIT => Ok(false),
+        FI_RECV => Ok(true),
+        _ => Err(FI_EINVAL),
     }
 }
 

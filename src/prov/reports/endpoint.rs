@@ -3,17 +3,16 @@
 use super::completion::BoundCntrs;
 use super::cq::Cq;
 use crate::core::{Info, Result};
-use crate::prov::contract::{Entry, ErrEntry};
+use crate::prov::contract::{names_receives, Entry, ErrEntry};
 use crate::types::*;
 
 /// FI_SETOPSFLAG: sets the default flags of the direction that FI_TRANSMIT or FI_RECV names.
 /// `FI_EINVAL` for both or neither.
 pub(crate) fn set_op_flags(flags: u64, tx: &mut u64, rx: &mut u64) -> Result<()> {
     let plain = flags & !(FI_TRANSMIT | FI_RECV);
-    match flags & (FI_TRANSMIT | FI_RECV) {
-        FI_TRANSMIT => *tx = plain,
-        FI_RECV => *rx = plain,
-        _ => return Err(FI_EINVAL),
+    match names_receives(flags)? {
+        false => *tx = plain,
+        true => *rx = plain,
     }
     Ok(())
 }

@@ -165,25 +165,20 @@ impl Sock {
     /// little.
     pub(crate) fn merge(&mut self) {
         self.merges = true;
-        for s in [Some(&self.first), self.connected.as_ref()]
-            .into_iter()
-            .flatten()
-        {
-            s.merge();
-        }
+        self.both().for_each(Socket::merge);
     }
 
     /// Has the kernel drop datagrams that the engine would reject by verification tag or key, where
     /// the system has socket filters (socket(7), SO_ATTACH_FILTER).
     pub(crate) fn attach_filter(&mut self, filter: SocketFilter) {
         let mut program = filter.program();
-        for s in [Some(&self.first), self.connected.as_ref()]
-            .into_iter()
-            .flatten()
-        {
-            s.filter(&mut program);
-        }
+        self.both().for_each(|s| s.filter(&mut program));
         self.filter = Some(filter);
+    }
+
+    /// The sockets that there are.
+    fn both(&self) -> impl Iterator<Item = &Socket> {
+        core::iter::once(&self.first).chain(&self.connected)
     }
 
     /// The descriptor of the socket that is always there, for epoll.

@@ -138,8 +138,7 @@ fn receive_whole(
     ep.cntrs
         .count(&mut s.cntrs, CntrKind::Recv, u.payload.len());
     if let (true, Some(cq)) = (r.report, ep.rx.and_then(|b| s.cqs.get_mut(b.cq))) {
-        let av = ep.av.filter(|_| ep.caps & FI_SOURCE != 0);
-        let av = av.and_then(|a| s.avs.get(a));
+        let av = s.avs.get(ep.config.av).filter(|_| ep.config.source);
         let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(u.from));
         cq.push(received(r, u.payload.len(), (u.tag, u.cq_data), src));
     }
