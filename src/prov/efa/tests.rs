@@ -35,7 +35,11 @@ impl TestEndpoint {
         info.tx.as_mut().unwrap().op_flags = op_flags;
         let name = info.fabric.as_ref().and_then(|f| f.name.as_deref());
         let fabric = Fabric::new(name.unwrap(), version(1, 21));
-        let domain = EfaDomain::open(fabric, info.clone()).unwrap();
+        TestEndpoint::of_domain(EfaDomain::open(fabric, info).unwrap(), over_shm)
+    }
+
+    /// One more of a domain.
+    fn of_domain(domain: Arc<EfaDomain>, over_shm: bool) -> TestEndpoint {
         let attr = AvAttr {
             type_: FI_AV_TABLE,
             count: 4,
@@ -45,7 +49,7 @@ impl TestEndpoint {
         };
         let av = domain.open_av(&attr).unwrap();
         let cq = domain.open_cq(0, FI_WAIT_NONE).unwrap().id;
-        let ep = domain.open_ep(&info).unwrap();
+        let ep = domain.open_ep(&domain.info).unwrap();
         domain.bind_av(ep, av).unwrap();
         domain.bind_cq(ep, cq, FI_TRANSMIT | FI_RECV).unwrap();
         let shm = OptionValue::Bool(over_shm);
@@ -73,10 +77,15 @@ impl TestEndpoint {
     }
 
     fn close(self) {
+        let domain = self.close_in_domain();
+        domain.close().unwrap();
+    }
+
+    fn close_in_domain(self) -> Arc<EfaDomain> {
         self.domain.close_ep(self.ep).unwrap();
         self.domain.close_cq(self.cq).unwrap();
         self.domain.close_av(self.av).unwrap();
-        self.domain.close().unwrap();
+        self.domain
     }
 }
 
@@ -409,6 +418,36 @@ fn a_packet_is_found_soon_although_a_ring_is_open() {
     assert!(n < 300, "{n} polls");
     p.close();
     far.close();
+}
+
+/// A program reads a queue for each of its threads, of which few have anything to do.
+#[test]
+fn an_idle_adapter_is_polled_seldom_while_rings_of_other_endpoints_are_used() {
+    let p = TestPair::new(true);
+    let idle = TestEndpoint::of_domain(p.b.domain.clone(), true);
+    let skipped = || {
+        let s = idle.domain.lock();
+        let live = s.eps.get(idle.ep).and_then(|e| e.live.as_ref());
+        live.map(|l| l.skipped_polls).unwrap()
+    };
+    let most_skipped = |polls| {
+        let each = (0..polls).map(|_| {
+            idle.poll();
+            skipped()
+        });
+        each.max().unwrap()
+    };
+    // No ring is used before the first message, and none is long after the last.
+    assert_eq!(most_skipped(500), 0);
+    let dst = zeroed(BufferPlace::Host, 100);
+    for _ in 0..10 {
+        p.message(buffer(BufferPlace::Host, &[5; 100]), dst, true);
+    }
+    assert_eq!(most_skipped(500), 32);
+    most_skipped(2000);
+    assert_eq!(most_skipped(500), 0);
+    idle.close_in_domain();
+    p.close();
 }
 
 #[test]

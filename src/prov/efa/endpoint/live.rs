@@ -35,7 +35,7 @@ pub(crate) struct LiveEndpoint {
     pub(crate) packet: Vec<u8>,
     /// Injected writes since the endpoint was last polled.
     pub(crate) unpolled: u32,
-    /// Empty polls of the adapter in a row, and polls that have skipped it since.
+    /// Empty polls of the adapter in a row, and polls that have skipped it since ([`super::idle`]).
     pub(crate) empty_polls: u32,
     pub(crate) skipped_polls: u32,
     /// When packets to a peer were last lost.
@@ -53,42 +53,7 @@ pub(crate) enum Wakeup {
     Signalled,
 }
 
-/// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while the
-/// rings are used, and once every `QUIET_INTERVAL` calls when no active ring has had a record in
-/// its last `QUIET_INTERVAL` polls and nothing is outstanding: a poll costs a system call, or a
-/// load from the device's memory. Of endpoints that report to one queue, reads that follow one
-/// another poll the adapters of a few that are idle, in turn.
-const IDLE_POLLS: u32 = 64;
-const IDLE_INTERVAL: u32 = 1024;
-const QUIET_INTERVAL: u32 = 128;
-
 impl LiveEndpoint {
-    /// Decides whether this poll includes the adapter, and counts the polls that do not.
-    #[inline]
-    pub(crate) fn take_adapter_due(&mut self) -> bool {
-        let due = !self.skip_adapter_poll(true);
-        if due {
-            self.skipped_polls = 0;
-        }
-        due
-    }
-
-    /// Decides whether this poll skips the adapter, and counts the polls that do. An idle endpoint
-    /// that is not `in_turn` is skipped.
-    #[inline]
-    pub(crate) fn skip_adapter_poll(&mut self, in_turn: bool) -> bool {
-        let skipped = self.skipped_polls;
-        let used = |h: &ShmEndpoint| {
-            let recently = skipped < QUIET_INTERVAL || h.rx.used_within(QUIET_INTERVAL);
-            h.rx.in_use() && recently || h.tx.has_outstanding()
-        };
-        let skips = self.empty_polls >= IDLE_POLLS
-            && (!in_turn || skipped < IDLE_INTERVAL && self.shm_ep.as_ref().is_some_and(used))
-            && self.qp.idle();
-        self.skipped_polls += u32::from(skips);
-        skips
-    }
-
     /// The queue pair as a source of the application's own completions, if there is nothing to do
     /// beside taking them.
     #[inline(always)]

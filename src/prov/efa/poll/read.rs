@@ -9,7 +9,7 @@ use crate::proto::RecvQueue;
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::Ep;
+use crate::prov::efa::endpoint::{Ep, RingUse};
 use crate::prov::efa::peers::Peers;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::CntrKind;
@@ -28,6 +28,7 @@ pub(super) struct ReadContext<'a> {
     pub avs: &'a Slab<Av>,
     pub peers: &'a mut Peers,
     pub cntrs: &'a mut Slab<Cntr>,
+    pub ring_use: &'a mut RingUse,
 }
 
 /// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with source addresses
@@ -54,6 +55,7 @@ pub(crate) fn read<const NAMED: bool>(
         avs: &s.avs,
         peers: &mut s.peers,
         cntrs: &mut s.cntrs,
+        ring_use: &mut s.ring_use,
     };
     if ring_cq == cq {
         return rings(all, q, count, each);
@@ -74,7 +76,7 @@ fn rings(
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
     let (config, live) = (&s.ep.config, s.ep.live.as_mut()?);
-    if !live.idle() || !live.skip_adapter_poll(true) {
+    if !live.idle() || !live.skip_adapter_poll(true, s.ring_use) {
         return None;
     }
     let shm_ep = live.shm_ep.as_mut().filter(|h| !h.tx.has_outstanding())?;
