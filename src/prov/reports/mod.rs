@@ -22,7 +22,7 @@ use std::sync::Arc;
 use wait_object::WaitObject;
 
 /// What a program reads in a loop.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolledObject {
     Cq(u32),
     Cntr(u32),

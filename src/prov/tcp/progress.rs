@@ -6,10 +6,15 @@
 //! [`MISSES`] of them, epoll tells which connections have bytes. So it does while much arrives: a
 //! look into an empty socket takes its lock, and a packet that arrives meanwhile has to wait, where
 //! otherwise its sender's processor takes it in.
+//!
+//! Progress is of all connections, whichever queue is read. Reads of other queues at once after it
+//! make none: of sixty queues that are read in turn a few ask the kernel.
 
 use super::bursts;
 use super::conn::{accept, expire, flush, receive, unmute, writable};
 use super::state::{TcpState, NO_CONN};
+use crate::device::host::now;
+use crate::prov::reports::PolledObject;
 
 /// Calls per poll of all sockets while one connection is read at each call.
 const ALONE: u32 = 16;
@@ -20,6 +25,22 @@ pub(super) const MISSES: u32 = 256;
 const MAKING_MS: i32 = 10;
 /// Bytes of one system call from which on much arrives.
 pub(super) const MUCH: usize = 6 << 10;
+
+/// Nanoseconds after progress within which a read of another queue makes none.
+const SOON_NS: u64 = 500;
+
+/// As [`progress`], for a read of a queue or counter.
+#[inline]
+pub(crate) fn progress_for(s: &mut TcpState, reader: PolledObject) {
+    if s.reader == Some(reader) {
+        return progress(s);
+    }
+    if now().saturating_sub(s.progressed_at) >= SOON_NS {
+        progress(s);
+        s.reader = Some(reader);
+        s.progressed_at = now();
+    }
+}
 
 /// Takes in what has arrived, and sends what waits.
 #[inline]

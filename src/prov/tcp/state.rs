@@ -15,6 +15,7 @@ use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::{ended_entry, CntrKind};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::endpoint::{push_cancelled, remote_write_entry};
+use crate::prov::reports::PolledObject;
 use crate::transport::{Completion, Report};
 use crate::types::*;
 use std::time::Instant;
@@ -56,6 +57,9 @@ pub(crate) struct TcpState {
     pub full: u32,
     /// Calls of `progress` so far.
     pub turns: u32,
+    /// Whose read made progress last, and when it became another's.
+    pub reader: Option<PolledObject>,
+    pub progressed_at: u64,
     pub bursts: Bursts,
 }
 
@@ -122,6 +126,8 @@ impl TcpState {
             last_active: NO_CONN,
             full: 0,
             turns: 0,
+            reader: None,
+            progressed_at: 0,
             bursts: Bursts::new(params::tcp().nodelay),
         }
     }

@@ -6,7 +6,7 @@ use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters, UNATTACHED_SLEEP_MAX};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::PolledObject;
-use crate::prov::tcp::progress::{progress, settle};
+use crate::prov::tcp::progress::{progress_for, settle};
 use crate::types::*;
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl BlockingCounters for TcpDomain {
 
     fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
         let mut s = self.lock_for_progress();
-        progress(&mut s);
+        progress_for(&mut s, PolledObject::Cntr(id));
         s.cntrs.get_mut(id).map(f).ok_or(FI_EBADF)
     }
 

@@ -9,7 +9,7 @@ use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::PolledObject;
-use crate::prov::tcp::progress::{progress, settle};
+use crate::prov::tcp::progress::{progress, progress_for, settle};
 use crate::types::*;
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl CompletionQueues for TcpDomain {
             if n > 0 {
                 return Ok(n);
             }
-            progress(&mut s);
+            progress_for(&mut s, PolledObject::Cq(id));
             let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
             cq.moved();
             let n = cq.take(count, each);
@@ -120,7 +120,7 @@ impl CompletionQueues for TcpDomain {
 
     fn cq_has_any(&self, id: u32) -> Result<bool> {
         let mut s = self.lock_for_progress();
-        progress(&mut s);
+        progress_for(&mut s, PolledObject::Cq(id));
         s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
     }
 
@@ -276,5 +276,32 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(limited(d.arm_cq(cq)) && limited(d.arm_cntr(cntr, 1, 0)));
+    }
+
+    #[test]
+    fn of_queues_read_in_turn_few_reads_make_progress() {
+        let there = TcpListener::bind("127.0.0.1:0").unwrap();
+        let CallingEndpoint { d, cq, cntr, .. } = caller_of(&there);
+        let progress_of = |read: &dyn Fn()| {
+            let before = d.lock().turns;
+            read();
+            d.lock().turns - before
+        };
+        let read_cq = || {
+            let read = d.read_cq::<false>(cq, 1, |_, _| {});
+            assert_eq!(read, Err(FI_EAGAIN));
+        };
+        let read_cntr = || assert_eq!(d.read_cntr(cntr), Ok((0, 0)));
+        let last_progress = |at| d.lock().progressed_at = at;
+        // The first read, and one who reads alone.
+        assert_eq!(progress_of(&read_cq), 1);
+        assert_eq!(progress_of(&read_cq), 1);
+        last_progress(u64::MAX);
+        assert_eq!(progress_of(&read_cntr), 0);
+        last_progress(0);
+        assert_eq!(progress_of(&read_cntr), 1);
+        last_progress(u64::MAX);
+        assert_eq!(progress_of(&read_cq), 0);
+        assert_eq!(progress_of(&read_cntr), 1);
     }
 }
