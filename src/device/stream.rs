@@ -203,6 +203,42 @@ impl Stream {
         self.probe_after(second, second);
     }
 
+    /// Whether data sent at least `limit` ago is not acknowledged, nothing has been heard from the
+    /// peer since, and everything that it has sent was received. The system asks a peer that owes an
+    /// acknowledgement only by sending the data again, after up to two minutes.
+    pub(crate) fn is_unheard(&self, limit: Duration) -> bool {
+        let Some([.., unacked, _, _, _, _, sent, _, _, heard]) = self.info() else {
+            return false;
+        };
+        let mut unread = 0;
+        // SAFETY: FIONREAD writes an int.
+        let asked = unsafe { libc::ioctl(self.fd(), libc::FIONREAD, &raw mut unread) };
+        let old = |ms: u32| u128::from(ms) >= limit.as_millis();
+        asked == 0 && unread == 0 && unacked > 0 && old(sent) && old(heard)
+    }
+
+    /// `struct tcp_info` of <linux/tcp.h> up to `tcpi_last_ack_recv`; `None` where the system has
+    /// none.
+    fn info(&self) -> Option<[u32; 15]> {
+        let mut info = [0u32; 15];
+        let mut len = size_of_val(&info) as libc::socklen_t;
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+        let at = (&raw mut info).cast();
+        // SAFETY: the kernel writes at most `len` bytes, the size of `info`.
+        let r = unsafe { libc::getsockopt(self.fd(), level, name, at, &raw mut len) };
+        (r == 0 && len as usize == size_of_val(&info)).then_some(info)
+    }
+
+    /// From now on the system drops what arrives from the peer, as if the way were cut; `false`
+    /// where it does not tell what is unacknowledged ([`Stream::is_unheard`]).
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn cut_off(&self) -> bool {
+        let keeps_nothing = (libc::BPF_RET | libc::BPF_K) as u16;
+        let none = [socket2::SockFilter::new(keeps_nothing, 0, 0, 0)];
+        self.0.attach_filter(&none).unwrap();
+        self.info().is_some()
+    }
+
     fn probe_after(&self, idle: Duration, interval: Duration) {
         let keepalive = TcpKeepalive::new()
             .with_time(idle)

@@ -36,6 +36,10 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// How long the failure of an attempt counts for a silent operation that tries again.
 const UNREACHED_LIFE: Duration = Duration::from_secs(1);
 
+/// A connection whose peer asks for another is given up when the peer has owed an acknowledgement
+/// for so long.
+const UNHEARD: Duration = Duration::from_secs(1);
+
 /// Limit for a TCP connection to be established, and of all pauses before it is tried again.
 pub(crate) fn timeout() -> Duration {
     Duration::from_millis(params::tcp().connect_timeout_ms as u64)
@@ -414,10 +418,15 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
             // its endpoint is a new one, that shows once this one is read to its end, and the
             // peer's next request is taken.
             ConnState::Open if old.remote_pid == h.pid => {
-                if let Some(stream) = &old.stream {
-                    stream.expect_reset();
+                if old.stream.as_ref().is_some_and(|o| o.is_unheard(UNHEARD)) {
+                    end(s, f, FI_ECONNRESET, "the peer has lost the connection");
+                    former = None;
+                } else {
+                    if let Some(stream) = &old.stream {
+                        stream.expect_reset();
+                    }
+                    return turn_away(s, id, h);
                 }
-                return turn_away(s, id, h);
             }
             ConnState::Open | ConnState::Accepted => {
                 end(s, f, FI_ECONNRESET, "the peer was started anew");
@@ -680,5 +689,53 @@ mod tests {
         assert_eq!(conn_for(&mut s, ep, peer, true), Err(FI_ECONNREFUSED));
         fail(&mut s);
         assert!(conn_for(&mut s, ep, peer, false).is_ok());
+    }
+
+    /// The way to the peer was cut for so long that its system has given the connection up, while
+    /// ours waits for a while before it sends the data again.
+    #[test]
+    #[cfg(not(miri))]
+    fn a_peer_that_has_lost_its_connection_is_heard_although_it_owes_an_acknowledgement() {
+        let (mut s, ep) = rdm_endpoint();
+        let open = |s: &mut TcpState| {
+            let (near, far) = Stream::tcp_pair().unwrap();
+            let c = Conn::new(ep, ConnState::Accepted, Some(near), Instant::now());
+            let id = s.conns.insert(c);
+            let request = Hello {
+                version: RDM_VERSION,
+                features: 0,
+                port: 1,
+                pid: 1,
+            };
+            let bytes = emit_control(ControlKind::Request, &request.emit());
+            far.send_bytes(&bytes, false).unwrap();
+            while s
+                .conns
+                .get(id)
+                .is_some_and(|c| c.state == ConnState::Accepted)
+            {
+                receive(s, id);
+            }
+            (id, far)
+        };
+        let (lost, far) = open(&mut s);
+        if !far.cut_off() {
+            eprintln!("left out: the system does not tell what is acknowledged");
+            return;
+        }
+        let near = |s: &TcpState, f: &dyn Fn(&Stream) -> bool| {
+            let c = s.conns.get(lost).and_then(|c| c.stream.as_ref());
+            c.is_some_and(f)
+        };
+        assert!(near(&s, &|n| n.send_bytes(&[0; 8], false) == Ok(8)));
+        let (refused, _far) = open(&mut s);
+        assert!(s.conns.get(refused).is_none());
+        let until = Instant::now() + Duration::from_secs(60);
+        while !near(&s, &|n| n.is_unheard(UNHEARD)) {
+            assert!(Instant::now() < until);
+            std::thread::yield_now();
+        }
+        let (again, _far) = open(&mut s);
+        assert!(s.conns.get(lost).is_none() && s.conns.get(again).is_some());
     }
 }
