@@ -1,5 +1,5 @@
-//! How often the adapter of an idle endpoint is polled (docs/design/023): a poll costs a system call
-//! or a load from the device's memory, which is as much as several messages by a ring.
+//! How often the adapter of an idle endpoint is polled (docs/design/023): a poll costs a system
+//! call or a load from the device's memory, which is as much as several messages by a ring.
 
 use super::LiveEndpoint;
 use crate::device::QueuePair;
