@@ -13,7 +13,6 @@ CARGO ?= cargo
 CC ?= cc
 CFLAGS ?= -O2 -g
 BUILD := build
-OWN_VERSION := $(shell sed -n '/^version = /{s/.*"\(.*\)"/\1/p;q}' Cargo.toml)
 SONAME := libfabric.so.1
 REAL := $(SONAME).36.0
 LIB := $(BUILD)/lib/$(SONAME)
@@ -58,7 +57,7 @@ $(BUILD)/bin/fi_pingpong: src/bin/fi_pingpong.c fabtests-compat/c/bench.c fabtes
 
 $(BUILD)/bin/fi_info $(BUILD)/bin/fi_strerror: $(BUILD)/bin/%: src/bin/%.c $(LIB) $(HEADERS)
 	mkdir -p $(BUILD)/bin
-	$(CC) -std=c11 -D_GNU_SOURCE -DOWN_VERSION='"$(OWN_VERSION)"' $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
+	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -Iinclude -o $@ $< \
 		-L$(BUILD)/lib -lfabric -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(TESTS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: fabtests-compat/c/%.c fabtests-compat/c/bench.c \

@@ -114,27 +114,38 @@ fn hmem_params() -> Vec<String> {
     all
 }
 
-#[test]
-fn the_man_pages_have_every_parameter_and_every_option() {
-    let pages = source("man/fi_efa.7") + &source("man/fi_efa_soft.7") + &source("man/fi_tcp.7");
-    let told: BTreeSet<_> = names(&pages, "FI_").collect();
-    let params = source("src/core/params/efa.rs");
-    // Used parameters are `name: kind = default`, those without effect `name: "..."`.
-    let set = params.lines().filter_map(|l| {
+/// Variables of the parameters in a table: used ones are `name: kind = default`, those without a
+/// default or an effect `name: "..."`.
+fn params(table: &str, prefix: &str) -> Vec<String> {
+    let used = table.lines().filter_map(|l| {
         let (name, rest) = l.strip_prefix("    ")?.split_once(": ")?;
         let plain = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
         let kinds = ["text = ", "flag = ", "int = ", "size = ", "limit = "];
         (plain && kinds.iter().any(|k| rest.starts_with(k))).then_some(name)
     });
-    let none = params
+    let others = table
         .lines()
-        .filter_map(|l| l.trim().strip_prefix("name: \""));
-    let env: BTreeSet<_> = set
-        .chain(none.filter_map(|l| l.split('"').next()))
-        .map(|n| format!("FI_EFA_{}", n.to_uppercase()))
-        .chain(hmem_params())
-        .collect();
-    assert!(env.len() > 40, "only {} parameters were found", env.len());
+        .filter_map(|l| l.trim().strip_prefix("name: \"")?.split('"').next());
+    let all = used.chain(others);
+    all.map(|n| format!("{prefix}{}", n.to_uppercase()))
+        .collect()
+}
+
+#[test]
+fn the_man_pages_have_every_parameter_and_every_option() {
+    let pages = source("man/fi_efa.7") + &source("man/fi_efa_soft.7") + &source("man/fi_tcp.7");
+    let pages = pages + &source("README.md");
+    let told: BTreeSet<_> = names(&pages, "FI_").collect();
+    let mut env = hmem_params();
+    for (table, prefix, least) in [
+        ("src/core/params/efa.rs", "FI_EFA_", 40),
+        ("src/core/params/tcp.rs", "FI_TCP_", 12),
+        ("src/abi/exports.rs", "FI_", 8),
+    ] {
+        let found = params(&source(table), prefix);
+        assert!(found.len() >= least, "{table}: {found:?}");
+        env.extend(found);
+    }
     let options = source("src/prov/efa/endpoint/options.rs");
     let options: BTreeSet<_> = names(&options, "FI_OPT_")
         .filter(|n| *n != "FI_OPT_ENDPOINT")

@@ -11,6 +11,7 @@ use super::layout::V1_10;
 use crate::core::info::FabricAttr;
 use crate::core::layering::ProviderRole;
 use crate::core::registry::{self, Preference, Query, RegisteredProvider};
+use crate::core::trusted_env::trusted_var;
 use crate::core::{version, Info, Result};
 use crate::types::*;
 use core::ffi::c_void;
@@ -163,7 +164,7 @@ fn default_folder() -> Option<PathBuf> {
 
 /// Loads what `FI_PROVIDER_PATH` names, or what the default folder has.
 pub(crate) fn load_all() {
-    let text = std::env::var("FI_PROVIDER_PATH").unwrap_or_default();
+    let text = trusted_var("FI_PROVIDER_PATH").unwrap_or_default();
     let default = default_folder();
     let search = Search::of(&text, default.as_deref());
     let rank = match search.found_first {

@@ -79,7 +79,7 @@ impl LogSink for CLogger {
 /// Which importer a `fid` from fi_open(3) is.
 pub(crate) enum Import {
     Logging,
-    /// The registration cache. There is none yet: a monitor is accepted and never asked.
+    /// The registration cache: it watches memory by itself, so that a monitor is never asked.
     MrCache,
 }
 

@@ -1,4 +1,4 @@
-//! Handles: Rust objects whose first field is the C caller's `fid`.
+//! Handles: Rust objects that hold the C caller's `fid`.
 //!
 //! An open call boxes an [`Obj`] and hands out a pointer to its `fid`; a call comes back with it.
 //! Calls borrow the body shared: what they change lies behind a lock. Closing takes the body out,

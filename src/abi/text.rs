@@ -56,7 +56,7 @@ pub(crate) unsafe fn describe(data: *const c_void, kind: fi_type) -> String {
             FI_TYPE_AV_TYPE => t::av_type(e()),
             FI_TYPE_ATOMIC_TYPE => t::atomic_type(e()),
             FI_TYPE_ATOMIC_OP => t::atomic_op(e()),
-            FI_TYPE_VERSION => crate::core::LIBRARY_VERSION.to_string(),
+            FI_TYPE_VERSION => crate::core::LIBRARY_VERSION.to_string() + crate::core::OWN_RELEASE,
             FI_TYPE_EQ_EVENT => t::eq_event(e()),
             FI_TYPE_CQ_EVENT_FLAGS => t::cq_event_flags(f()),
             FI_TYPE_MR_MODE => t::mr_mode(u64::from(e())),

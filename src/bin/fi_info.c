@@ -184,8 +184,13 @@ static int why_ready(const struct fi_provider *prov, enum fi_log_level level,
 static void why_log(const struct fi_provider *prov, enum fi_log_level level,
 		    enum fi_log_subsys subsys, const char *func, int line, const char *msg)
 {
+	static char last[1024];
+
 	(void) prov, (void) level, (void) subsys, (void) func, (void) line;
-	fprintf(stderr, "why: %s\n", msg);
+	/* Infos of one adapter may lack the same for the same reason. */
+	if (strncmp(last, msg, sizeof(last) - 1))
+		fprintf(stderr, "why: %s", msg);
+	snprintf(last, sizeof(last), "%s", msg);
 }
 
 static struct fi_ops_log why_ops = { sizeof(why_ops), why_enabled, why_ready, why_log };
@@ -310,9 +315,9 @@ int main(int argc, char **argv)
 		case 'l': providers = 1; flags |= FI_PROV_ATTR_ONLY; break;
 		case 'v': verbose = 1; break;
 		case VERSION:
-			printf("%s: %s\nlibfabric: %s\nlibfabric api: %d.%d\nlibfabric-rs: %s\n", argv[0],
+			printf("%s: %s\nlibfabric: %s\nlibfabric api: %d.%d\n", argv[0],
 			       fi_tostr("1", FI_TYPE_VERSION), fi_tostr("1", FI_TYPE_VERSION),
-			       FI_MAJOR(fi_version()), FI_MINOR(fi_version()), OWN_VERSION);
+			       FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
 			return EXIT_SUCCESS;
 		case WHY:
 			ret = fi_import_log(fi_version(), 0, &why_fid);

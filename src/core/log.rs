@@ -5,6 +5,7 @@
 //! provider "core". `fi_import_log` redirects the lines to the application; `abi` then installs a
 //! [`LogSink`]. The data path logs only failures.
 
+use super::trusted_env::trusted_var;
 use crate::types::*;
 use std::cell::Cell;
 use std::fs::File;
@@ -81,27 +82,36 @@ enum LogTarget {
 
 impl LogConfig {
     fn from_env() -> LogConfig {
-        let location = std::env::var("FI_LOG_LOCATION").unwrap_or_default();
+        let location = trusted_var("FI_LOG_LOCATION").unwrap_or_default();
         let to = match location.as_str() {
             "" | "stderr" => LogTarget::Stderr,
             "stdout" => LogTarget::Stdout,
             path => log_file(path).map_or(LogTarget::Stderr, LogTarget::File),
         };
         LogConfig {
-            level: match std::env::var("FI_LOG_LEVEL")
-                .unwrap_or_default()
-                .to_ascii_lowercase()
-                .as_str()
-            {
-                "none" | "off" => None,
-                "trace" => Some(FI_LOG_TRACE),
-                "info" => Some(FI_LOG_INFO),
-                "debug" => Some(FI_LOG_DEBUG),
-                _ => Some(FI_LOG_WARN),
-            },
+            level: level_of(&std::env::var("FI_LOG_LEVEL").unwrap_or_default()),
             prov: Filter::from_env("FI_LOG_PROV"),
             subsys: Filter::from_env("FI_LOG_SUBSYS"),
             to,
+        }
+    }
+}
+
+/// The highest level printed by this FI_LOG_LEVEL, or `None` for silence.
+fn level_of(name: &str) -> Option<fi_log_level> {
+    match name.to_ascii_lowercase().as_str() {
+        "none" | "off" => None,
+        "" | "warn" => Some(FI_LOG_WARN),
+        "trace" => Some(FI_LOG_TRACE),
+        "info" => Some(FI_LOG_INFO),
+        "debug" => Some(FI_LOG_DEBUG),
+        _ => {
+            let text = format!(
+                "libfabric: FI_LOG_LEVEL={name} counts as warn: there are none, warn, trace, info \
+                 and debug\n"
+            );
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            Some(FI_LOG_WARN)
         }
     }
 }

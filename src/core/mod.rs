@@ -29,6 +29,7 @@ pub mod slab;
 pub(crate) mod sockaddr;
 pub mod sync;
 pub mod tostr;
+pub mod trusted_env;
 pub mod yielding;
 
 pub use errno::{Errno, Result};
@@ -43,6 +44,8 @@ pub const API_NEWEST: u32 = version(2, 7);
 /// Library version in `libfabric.pc` and in fi_tostr(3)'s FI_TYPE_VERSION: the libfabric release
 /// whose API and ABI this library implements.
 pub const LIBRARY_VERSION: &str = "2.7.0";
+/// Behind that version in FI_TYPE_VERSION: the release of this library.
+pub const OWN_RELEASE: &str = concat!(" (libfabric-rs ", env!("CARGO_PKG_VERSION"), ")");
 /// Version of provider efa; clients read it as `major * 100 + minor`.
 pub const PROV_VERSION: u32 = version(207, 0);
 

@@ -136,12 +136,13 @@ pub(crate) const NO_EFFECT: &[Def] = &[
     Def {
         name: "max_timeout",
         kind: INT,
-        help: "Longest back-off after receiver-not-ready, microseconds. No effect: 20000.",
+        help: "Longest back-off after receiver-not-ready, microseconds. No effect: 20000 on the \
+               software adapter, 10000 on others.",
     },
     Def {
         name: "timeout_interval",
         kind: INT,
-        help: "First back-off after receiver-not-ready, microseconds. No effect: 100.",
+        help: "First back-off after receiver-not-ready, microseconds. No effect: 50.",
     },
     Def {
         name: "efa_cq_read_size",

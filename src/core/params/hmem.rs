@@ -23,7 +23,7 @@ param_table! {
     shm_max_gdrcopy_size: size = 3072,
         "Most bytes of one copy by GDRCopy.";
     hmem_rocr_use_dmabuf: flag = true,
-        "Register memory of AMD GPUs with an adapter as a dma-buf; without, it is copied.";
+        "Register memory of AMD GPUs with an adapter as a dma-buf, else by its address.";
     hmem_neuron_use_dmabuf: flag = true,
         "Register Neuron memory with an adapter as a dma-buf, else by its address.";
     hmem_synapseai_use_dmabuf: flag = true,

@@ -34,7 +34,9 @@ param_table! {
     saved_total: size = 256 << 20,
         "Bytes of messages without a receive that an endpoint keeps before connections are not \
          read any more.";
-    nodelay: flag = true, "Send at once (TCP_NODELAY).";
+    nodelay: flag = true,
+        "Set TCP_NODELAY. Off: the system holds short messages back (Nagle's algorithm), and the \
+         library gathers none.";
     disable_auto_progress: flag = false, "Start no thread for FI_PROGRESS_AUTO.";
     connect_timeout_ms: size = 10_000,
         "Milliseconds for a connection to come about, before what waits for it fails.";

@@ -32,7 +32,7 @@ pub(crate) struct Bursts {
     answering: bool,
     /// Connections whose sockets hold messages.
     held: Vec<u32>,
-    /// The application wants messages to leave at once (FI_TCP_NODELAY).
+    /// Messages may be held: not so while the system does it, by FI_TCP_NODELAY=0.
     allowed: bool,
 }
 
