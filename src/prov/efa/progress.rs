@@ -22,7 +22,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let waits = ep.waits(&s.triggers, &s.colls);
     let Some(live) = &mut ep.live else { return };
-    let due = live.take_adapter_due(&mut s.ring_use);
+    let due = live.take_adapter_due(id, &mut s.domain_use);
     if !due && !waits && live.poll_idle() {
         return;
     }

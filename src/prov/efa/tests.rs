@@ -7,6 +7,7 @@ use crate::core::version;
 use crate::hmem::{fake, UserMem};
 use crate::prov::contract::*;
 use crate::prov::efa::domain::EfaDomain;
+use crate::prov::efa::endpoint::LiveEndpoint;
 use crate::prov::efa::Efa;
 use crate::prov::progress_thread::{Background, Next};
 use crate::types::*;
@@ -64,6 +65,12 @@ impl TestEndpoint {
     fn insert_addr_of(&self, other: &TestEndpoint) -> fi_addr_t {
         let raw = other.domain.name(other.ep).unwrap();
         self.domain.insert_addr(self.av, &raw).unwrap()
+    }
+
+    fn live<R>(&self, f: impl FnOnce(&mut LiveEndpoint) -> R) -> R {
+        let mut s = self.domain.lock();
+        let live = s.eps.get_mut(self.ep).and_then(|e| e.live.as_mut());
+        f(live.unwrap())
     }
 
     fn poll(&self) -> usize {
@@ -425,15 +432,10 @@ fn a_packet_is_found_soon_although_a_ring_is_open() {
 fn an_idle_adapter_is_polled_seldom_while_rings_of_other_endpoints_are_used() {
     let p = TestPair::new(true);
     let idle = TestEndpoint::of_domain(p.b.domain.clone(), true);
-    let skipped = || {
-        let s = idle.domain.lock();
-        let live = s.eps.get(idle.ep).and_then(|e| e.live.as_ref());
-        live.map(|l| l.skipped_polls).unwrap()
-    };
     let most_skipped = |polls| {
         let each = (0..polls).map(|_| {
             idle.poll();
-            skipped()
+            idle.live(|l| l.skipped_polls)
         });
         each.max().unwrap()
     };
@@ -448,6 +450,29 @@ fn an_idle_adapter_is_polled_seldom_while_rings_of_other_endpoints_are_used() {
     assert_eq!(most_skipped(500), 0);
     idle.close_in_domain();
     p.close();
+}
+
+#[test]
+fn of_idle_adapters_that_are_polled_in_turn_each_is_polled_now_and_then() {
+    let a = TestEndpoint::new(false, 0);
+    let b = TestEndpoint::of_domain(a.domain.clone(), false);
+    let polls_adapter = |last: u64| {
+        a.live(|l| l.idle_poll_at = last);
+        let before = a.live(|l| l.empty_polls);
+        a.poll();
+        a.live(|l| l.empty_polls) > before
+    };
+    for _ in 0..100 {
+        a.poll();
+    }
+    b.poll();
+    assert!(!polls_adapter(u64::MAX));
+    // It alone is polled.
+    assert!(polls_adapter(u64::MAX));
+    b.poll();
+    assert!(polls_adapter(0));
+    b.close_in_domain();
+    a.close();
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::hmem::CpuMapping;
 use crate::proto::RecvQueue;
 use crate::prov::contract::{domain_may_close, Domain, Fabric, OpenedQueue};
 use crate::prov::efa::endpoint::srx::Srx;
-use crate::prov::efa::endpoint::{Ep, RingUse};
+use crate::prov::efa::endpoint::{DomainUse, Ep};
 use crate::prov::efa::ops::collective::CollectiveState;
 use crate::prov::efa::ops::triggers::Triggers;
 use crate::prov::efa::ops::UserOp;
@@ -65,8 +65,8 @@ pub(crate) struct State {
     pub table: Option<Arc<MrTable>>,
     /// What the progress thread is told.
     pub polls: Polls,
-    /// Whether adapters of idle endpoints may wait for rings of others.
-    pub ring_use: RingUse,
+    /// By which it is decided how often idle adapters are polled.
+    pub domain_use: DomainUse,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
 }
@@ -163,7 +163,7 @@ impl Domain for EfaDomain {
                     colls: CollectiveState::default(),
                     table,
                     polls: Polls::default(),
-                    ring_use: RingUse::default(),
+                    domain_use: DomainUse::default(),
                     budget: params.unexpected_size,
                 },
                 single,

@@ -57,6 +57,7 @@ pub(crate) fn close(s: &mut State, id: u32) -> Result<(Ep, Option<i32>)> {
         return Err(FI_EBUSY);
     }
     let mut ep = s.eps.remove(id).ok_or(FI_EBADF)?;
+    s.domain_use.endpoints(s.eps.len());
     let fd = ep.wait_fd();
     if let Some(fd) = fd {
         for b in [ep.tx, ep.rx].into_iter().flatten() {

@@ -37,6 +37,7 @@ const COMPLETIONS: usize = 12_288;
 /// Enables an endpoint: `FI_ENOAV` and `FI_ENOCQ` name what is missing. Returns the descriptor that
 /// becomes readable when it has something to do.
 pub(crate) fn enable(s: &mut State, id: u32) -> Result<RawFd> {
+    s.domain_use.endpoints(s.eps.len());
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     if ep.enabled() {
         return Err(FI_EOPBADSTATE);
@@ -133,6 +134,8 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<RawFd> {
         unpolled: 0,
         empty_polls: 0,
         skipped_polls: 0,
+        costly_poll: !s.dev.attr().is_hardware(),
+        idle_poll_at: 0,
     });
     let external = |id: u32| s.cntrs.get(id).is_some_and(|c| c.external.is_some());
     ep.counted.extend(ep.cntrs.take(external));

@@ -2,6 +2,7 @@
 //! call or a load from the device's memory, which is as much as several messages by a ring.
 
 use super::LiveEndpoint;
+use crate::device::host::now;
 use crate::device::QueuePair;
 use crate::shm::ShmEndpoint;
 
@@ -19,33 +20,59 @@ const OTHERS_INTERVAL: u32 = 32;
 /// Polls of endpoints whose rings are not used, after which no ring of the domain counts as used.
 const UNUSED: u32 = 1024;
 
-/// Whether rings of any endpoint of a domain are used.
-pub(crate) struct RingUse {
+/// Where a poll is a system call and several endpoints are polled in turn, an idle one is polled
+/// once in so many nanoseconds for each of them, up to `MOST_NS`.
+const EACH_NS: u64 = 2_000;
+const MOST_NS: u64 = 64_000;
+
+/// What the endpoints of a domain have to do, as far as it concerns how often idle ones are polled.
+pub(crate) struct DomainUse {
     /// Polls of endpoints whose rings are not used since one whose rings are.
-    since: u32,
+    since_rings: u32,
+    /// The endpoint that was polled last.
+    last: u32,
+    /// Endpoints of the domain.
+    endpoints: u32,
 }
 
-impl Default for RingUse {
-    fn default() -> RingUse {
-        RingUse { since: UNUSED }
+impl Default for DomainUse {
+    fn default() -> DomainUse {
+        DomainUse {
+            since_rings: UNUSED,
+            last: 0,
+            endpoints: 0,
+        }
+    }
+}
+
+impl DomainUse {
+    /// An endpoint was opened or closed, and there are so many now.
+    pub(crate) fn endpoints(&mut self, count: usize) {
+        self.endpoints = count as u32;
     }
 }
 
 impl LiveEndpoint {
     /// Decides whether this poll includes the adapter, and counts the polls that do not.
     #[inline]
-    pub(crate) fn take_adapter_due(&mut self, rings: &mut RingUse) -> bool {
-        let due = !self.skip_adapter_poll(true, rings);
+    pub(crate) fn take_adapter_due(&mut self, id: u32, all: &mut DomainUse) -> bool {
+        let due = !self.skip_adapter_poll(id, true, all);
         if due {
             self.skipped_polls = 0;
         }
         due
     }
 
-    /// Decides whether this poll skips the adapter, and counts the polls that do. An idle endpoint
-    /// that is not `in_turn` is skipped.
+    /// Decides whether this poll of endpoint `id` skips the adapter, and counts the polls that do.
+    /// An idle endpoint that is not `in_turn` is skipped.
     #[inline]
-    pub(crate) fn skip_adapter_poll(&mut self, in_turn: bool, rings: &mut RingUse) -> bool {
+    pub(crate) fn skip_adapter_poll(
+        &mut self,
+        id: u32,
+        in_turn: bool,
+        all: &mut DomainUse,
+    ) -> bool {
+        let alone = core::mem::replace(&mut all.last, id) == id;
         let skipped = self.skipped_polls;
         let used = |h: &ShmEndpoint| {
             let recently = skipped < QUIET_INTERVAL || h.rx.used_within(QUIET_INTERVAL);
@@ -53,16 +80,31 @@ impl LiveEndpoint {
         };
         let seldom = match self.shm_ep.as_ref().is_some_and(used) {
             true => {
-                rings.since = 0;
+                all.since_rings = 0;
                 skipped < IDLE_INTERVAL
             }
             false => {
-                rings.since = rings.since.saturating_add(1);
-                skipped < OTHERS_INTERVAL && rings.since < UNUSED
+                all.since_rings = all.since_rings.saturating_add(1);
+                skipped < OTHERS_INTERVAL && all.since_rings < UNUSED
             }
         };
-        let skips = self.empty_polls >= IDLE_POLLS && (!in_turn || seldom) && self.qp.idle();
+        let skips = self.empty_polls >= IDLE_POLLS
+            && (!in_turn || seldom || !alone && self.polled_lately(all))
+            && self.qp.idle();
         self.skipped_polls += u32::from(skips);
         skips
+    }
+
+    /// Of an idle endpoint that is polled in turn with others: whether its adapter was polled a
+    /// short while ago. Otherwise it is now.
+    #[inline(never)]
+    fn polled_lately(&mut self, all: &DomainUse) -> bool {
+        let now = now();
+        let interval = MOST_NS.min(EACH_NS * u64::from(all.endpoints));
+        let lately = self.costly_poll && now.saturating_sub(self.idle_poll_at) < interval;
+        if !lately {
+            self.idle_poll_at = now;
+        }
+        lately
     }
 }

@@ -38,6 +38,9 @@ pub(crate) struct LiveEndpoint {
     /// Empty polls of the adapter in a row, and polls that have skipped it since ([`super::idle`]).
     pub(crate) empty_polls: u32,
     pub(crate) skipped_polls: u32,
+    /// A poll of the adapter is a system call; when it was last polled while idle.
+    pub(crate) costly_poll: bool,
+    pub(crate) idle_poll_at: u64,
     /// When packets to a peer were last lost.
     pub(crate) losses: HashMap<PeerId, Instant>,
     pub(crate) wakeup: Wakeup,

@@ -19,7 +19,7 @@ pub(crate) use close::{cancel_shared, close};
 pub(crate) use config::{DataPathConfig, TxMode};
 pub(crate) use contexts::{close_context, open_contexts, MAX_CONTEXTS};
 pub(crate) use enable::{bind_cntr, enable};
-pub(crate) use idle::RingUse;
+pub(crate) use idle::DomainUse;
 pub(crate) use live::{LiveEndpoint, Wakeup};
 pub(crate) use name::{name, set_name};
 pub(crate) use srx::Srx;

@@ -117,7 +117,7 @@ pub(crate) fn poll(
     if waits || !live.idle() {
         return PollResult::More(0);
     }
-    let idle_adapter = live.skip_adapter_poll(in_turn, &mut s.ring_use);
+    let idle_adapter = live.skip_adapter_poll(id, in_turn, &mut s.domain_use);
     if !(config.polls_packets || idle_adapter) {
         return PollResult::More(0);
     }

@@ -9,12 +9,12 @@ use crate::proto::RecvQueue;
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, RingUse};
+use crate::prov::efa::endpoint::{DomainUse, Ep};
 use crate::prov::efa::peers::Peers;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::CntrKind;
 use crate::prov::reports::cq::Cq;
-use crate::shm::PeerRecord;
+use crate::shm::{PeerRecord, ShmEndpoint};
 use crate::transport::{Completion, Flow, PollStatus, Sink, Status};
 
 /// Messages of a poll, at most as many as the reader asks for, within these bounds.
@@ -28,7 +28,8 @@ pub(super) struct ReadContext<'a> {
     pub avs: &'a Slab<Av>,
     pub peers: &'a mut Peers,
     pub cntrs: &'a mut Slab<Cntr>,
-    pub ring_use: &'a mut RingUse,
+    pub domain_use: &'a mut DomainUse,
+    pub id: u32,
 }
 
 /// Reads queue `cq`, which is empty: up to `count` completions go to `each`, with source addresses
@@ -55,7 +56,8 @@ pub(crate) fn read<const NAMED: bool>(
         avs: &s.avs,
         peers: &mut s.peers,
         cntrs: &mut s.cntrs,
-        ring_use: &mut s.ring_use,
+        domain_use: &mut s.domain_use,
+        id,
     };
     if ring_cq == cq {
         return rings(all, q, count, each);
@@ -76,10 +78,14 @@ fn rings(
     each: impl Fn(usize, &Entry) + Copy,
 ) -> Option<Result<usize>> {
     let (config, live) = (&s.ep.config, s.ep.live.as_mut()?);
-    if !live.idle() || !live.skip_adapter_poll(true, s.ring_use) {
+    let readable = |h: &ShmEndpoint| !h.tx.has_outstanding();
+    if !live.shm_ep.as_ref().is_some_and(readable) || !live.idle() {
         return None;
     }
-    let shm_ep = live.shm_ep.as_mut().filter(|h| !h.tx.has_outstanding())?;
+    if !live.skip_adapter_poll(s.id, true, s.domain_use) {
+        return None;
+    }
+    let shm_ep = live.shm_ep.as_mut()?;
     let rq = s.rxqs.get_mut(s.ep.rxq)?;
     let av = match config.source {
         true => s.avs.get(config.av),
