@@ -17,6 +17,7 @@ mod objects;
 mod shared;
 mod sock;
 mod sysfs;
+mod uverbs;
 
 use clap::{Parser, Subcommand};
 use config::Config;

@@ -4,13 +4,13 @@
 use super::av::AvBody;
 use super::entry::{entry, OutParam};
 use super::object::*;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Body of a `fid_av_set`.
 pub(crate) struct SetBody<D: Domain> {

@@ -5,13 +5,14 @@ use super::entry::{entry, ControlArg, FromC, OutParam};
 use super::object::*;
 use super::sets::{Member, WaitBody};
 use super::waiting::{control, wait_member, wait_obj, watch, WAITS};
+use crate::core::sync::Mutex;
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
 use core::ptr::null_mut;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Body of a `fid_cq`.
 pub(crate) struct CqBody<D: Domain> {

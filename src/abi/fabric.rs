@@ -6,13 +6,13 @@ use super::object::*;
 use super::sets::Member;
 use super::waiting::{chosen, put_descriptor, wait_member, wait_obj, watch};
 use crate::core::info::FabricAttr;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, Unpoisoned};
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Body of a `fid_fabric`.
 pub(crate) type FabricBody = Arc<Fabric>;

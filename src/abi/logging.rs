@@ -3,13 +3,12 @@
 use super::entry::{entry, FromC};
 use super::object::*;
 use crate::core::log::{self, LogLine, LogSink};
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, Unpoisoned};
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::Mutex;
 
 /// A provider as the C logger sees it: its name counts.
 struct ProvBox(fi_provider);

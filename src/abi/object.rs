@@ -13,6 +13,7 @@
 
 use super::entry::guard;
 use crate::core::process::{self, PerProcess};
+use crate::core::sync::Mutex;
 use crate::core::Result;
 use crate::types::*;
 use core::any::TypeId;
@@ -21,7 +22,7 @@ use core::marker::PhantomData;
 use core::mem::{offset_of, size_of};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
-use std::sync::{Mutex, Once};
+use std::sync::Once;
 
 /// Shells of closed objects kept before they are freed.
 const KEPT: usize = 4096;

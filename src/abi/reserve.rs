@@ -10,10 +10,9 @@
 //! are behind one lock.
 
 use crate::core::memory::{self, RESERVE};
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, Unpoisoned};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
-use std::sync::Mutex;
 
 /// Bytes of a unit of the reserve, and of the largest allocation from it.
 const UNIT: usize = 256;

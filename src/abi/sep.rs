@@ -9,12 +9,12 @@ use super::entry::{entry, ControlArg, OutParam};
 use super::ep::{bind_queue, new_ep, EpBody};
 use super::handles::AnyObject;
 use super::object::*;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::{Info, Result};
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// What the contexts of a scalable endpoint share.
 pub(crate) struct Sep {
@@ -41,7 +41,7 @@ pub(crate) struct Part {
 }
 
 impl Sep {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Context>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Context>> {
         self.state.lock().unpoisoned()
     }
 }

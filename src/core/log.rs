@@ -5,13 +5,14 @@
 //! provider "core". `fi_import_log` redirects the lines to the application; `abi` then installs a
 //! [`LogSink`]. The data path logs only failures.
 
+use super::sync::RwLock;
 use super::trusted_env::trusted_var;
 use crate::types::*;
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{OnceLock, RwLock};
+use std::sync::OnceLock;
 
 /// Where log lines go instead of standard error. `abi` implements it for an imported C logger.
 pub trait LogSink: Send + Sync {

@@ -5,9 +5,9 @@
 use super::check::Mismatch;
 use super::info::{DomainAttr, FabricAttr, Info};
 use super::process::PerProcess;
+use crate::core::sync::Mutex;
 use crate::types::*;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Mutex;
 
 /// The number of a fabric or domain, also while fi_getinfo does not know it (yet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

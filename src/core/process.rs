@@ -1,9 +1,9 @@
 //! Which process this is: fork(2) copies objects whose sockets, epoll sets and queues still belong
 //! to the parent, and does not copy the parent's threads.
 
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 

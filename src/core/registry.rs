@@ -8,9 +8,9 @@
 use super::errno::Result;
 use super::info::{FabricAttr, Info};
 use super::layering::{self, ProviderFilter, ProviderRole};
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{RwLock, Unpoisoned};
 use crate::types::*;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 /// Arguments of fi_getinfo(3), as a provider gets them.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! The locks of the library: those of the standard library.
+//! The locks of the library: those of the standard library. Every room imports them from here.
 //!
 //! With the feature `tsan`, for the thread sanitizer alone, the locks spin: the precompiled
 //! standard library is not instrumented, so the sanitizer would not see that one thread waits for
@@ -49,6 +49,10 @@ mod spinning {
             let busy = std::sync::TryLockError::WouldBlock;
             self.0.try_lock().ok_or(busy)
         }
+
+        pub fn get_mut(&mut self) -> LockResult<&mut T> {
+            Ok(self.0.get_mut())
+        }
     }
 
     /// As `std::sync::RwLock`, never poisoned.
@@ -57,6 +61,10 @@ mod spinning {
     pub type RwLockReadGuard<'a, T> = spin::rwlock::RwLockReadGuard<'a, T>;
 
     impl<T> RwLock<T> {
+        pub const fn new(value: T) -> Self {
+            RwLock(spin::rwlock::RwLock::new(value))
+        }
+
         pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
             Ok(self.0.read())
         }

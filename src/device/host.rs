@@ -2,13 +2,13 @@
 //! signals.
 
 use crate::core::process::PerProcess;
+use crate::core::sync::Mutex;
 use crate::core::{guarded, Result};
 use crate::types::*;
 use core::ffi::c_void;
 use core::mem::size_of_val;
 use std::alloc::{alloc_zeroed, Layout};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Mutex;
 
 /// Nanoseconds of a clock that all processes of a host share, except those in another time
 /// namespace.

@@ -20,6 +20,7 @@ pub mod local;
 pub(crate) mod mem_table;
 pub mod membarrier;
 mod mr_cache;
+pub(crate) mod poller;
 pub mod soft;
 pub mod stream;
 pub mod verbs;

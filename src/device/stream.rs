@@ -1,20 +1,20 @@
 //! TCP sockets: non-blocking connections that send from and receive into application memory without
-//! a copy, listeners, and an epoll set over many of them.
+//! a copy, and listeners.
+
+mod gather;
+mod listener;
 
 use super::host::processor;
-use super::wait::{no_descriptor, poll_fd, watch};
-use crate::hmem::{UserMem, MAX_SEGS};
+use crate::hmem::UserMem;
 use crate::types::*;
 use core::ffi::c_int;
+pub(crate) use gather::Gather;
+pub(crate) use listener::{StreamListener, BACKLOG};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
-use std::marker::PhantomData;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
-
-/// Pieces of memory that one call sends at most.
-pub(crate) const GATHER_MAX: usize = 16;
 
 /// Flags of calls that send. System calls of the data path go through syscall(2): the functions of
 /// the C library are cancellation points, which cost 30 ns each in a process with several threads.
@@ -27,81 +27,6 @@ fn send_flags(more: bool) -> c_int {
 /// A connected socket, or one that is being connected. Never blocks.
 #[derive(Debug)]
 pub(crate) struct Stream(Socket);
-
-/// Memory that one call sends, in order.
-pub(crate) struct Gather<'a> {
-    iov: [libc::iovec; GATHER_MAX],
-    count: usize,
-    len: usize,
-    /// Bytes at most.
-    most: usize,
-    bytes: PhantomData<&'a [u8]>,
-}
-
-impl<'a> Gather<'a> {
-    /// An empty list.
-    #[inline]
-    pub(crate) fn new() -> Gather<'a> {
-        Self::limited(usize::MAX)
-    }
-
-    /// An empty list that leaves out what goes beyond `most` bytes.
-    #[inline]
-    pub(crate) fn limited(most: usize) -> Gather<'a> {
-        let none = libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        };
-        Gather {
-            iov: [none; GATHER_MAX],
-            count: 0,
-            len: 0,
-            most,
-            bytes: PhantomData,
-        }
-    }
-
-    /// Whether there is room for a header and the pieces of one operation, and for half of the
-    /// bytes.
-    #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.count + MAX_SEGS < GATHER_MAX && self.len < self.most / 2
-    }
-
-    /// Bytes in all pieces together.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    #[inline]
-    fn push(&mut self, at: *const u8, len: usize) {
-        let len = len.min(self.most - self.len);
-        if len == 0 {
-            return;
-        }
-        if let Some(v) = self.iov.get_mut(self.count) {
-            v.iov_base = at.cast_mut().cast();
-            v.iov_len = len;
-            self.count += 1;
-            self.len += len;
-        }
-    }
-
-    /// Appends bytes.
-    #[inline]
-    pub(crate) fn bytes(&mut self, b: &'a [u8]) {
-        self.push(b.as_ptr(), b.len());
-    }
-
-    /// Appends application memory, which has to be host memory.
-    #[inline]
-    pub(crate) fn mem(&mut self, m: &UserMem) {
-        for p in m.pieces().filter_map(|p| p.host()) {
-            self.push(p.addr() as *const u8, p.len());
-        }
-    }
-}
 
 /// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -367,200 +292,11 @@ fn above_standard(s: Socket) -> io::Result<Socket> {
         .map_err(io::Error::from_raw_os_error)
 }
 
-/// A bound socket that accepts connections.
-#[derive(Debug)]
-pub(crate) struct StreamListener {
-    socket: Socket,
-    addr: SocketAddr,
-}
-
-impl StreamListener {
-    /// Binds an address; port 0 means any free port. With `reuse`, also one of which old
-    /// connections are left, or that another socket has and does not listen at. `FI_EADDRINUSE`,
-    /// `FI_EADDRNOTAVAIL` and other errors of bind(2).
-    pub(crate) fn bind(at: SocketAddr, reuse: bool) -> Result<StreamListener, c_int> {
-        let go = || -> io::Result<StreamListener> {
-            let socket = above_standard(Socket::new(Domain::for_address(at), Type::STREAM, None)?)?;
-            socket.set_nonblocking(true)?;
-            socket.set_reuse_address(reuse)?;
-            socket.bind(&SockAddr::from(at))?;
-            let addr = socket.local_addr()?.as_socket().unwrap_or(at);
-            Ok(StreamListener { socket, addr })
-        };
-        go().map_err(|e| io_errno(&e))
-    }
-
-    /// Begins to accept connections; `backlog` as for listen(2).
-    pub(crate) fn listen(&self, backlog: c_int) -> Result<(), c_int> {
-        self.socket.listen(backlog).map_err(|e| io_errno(&e))
-    }
-
-    /// Stops listening and frees the address, although the socket is still open.
-    pub(crate) fn stop(&self) {
-        let _ = self.socket.shutdown(Shutdown::Both);
-    }
-
-    /// Begins to connect from the bound address instead of listening, as [`Stream::connect`].
-    pub(crate) fn connect(&self, to: SocketAddr) -> Result<Stream, c_int> {
-        let go = || -> io::Result<Stream> {
-            begin_connect(&self.socket, to)?;
-            Ok(Stream(self.socket.try_clone()?))
-        };
-        go().map_err(|e| io_errno(&e))
-    }
-
-    /// Accepts the next connection. `None` when there is none; an error when it cannot be accepted
-    /// now.
-    pub(crate) fn accept(&self) -> Result<Option<(Stream, SocketAddr)>, c_int> {
-        let accepted = self.socket.accept();
-        match accepted.and_then(|(s, from)| Ok((above_standard(s)?, from))) {
-            Ok((s, from)) => {
-                let nonblocking = s.set_nonblocking(true).is_ok();
-                let from = from.as_socket().filter(|_| nonblocking);
-                Ok(from.map(|from| (Stream(s), from)))
-            }
-            Err(e) => match e.kind() {
-                // InvalidInput: it has been stopped.
-                ErrorKind::WouldBlock
-                | ErrorKind::Interrupted
-                | ErrorKind::ConnectionAborted
-                | ErrorKind::InvalidInput => Ok(None),
-                // Without a descriptor accept(2) fails although nobody waits.
-                _ if !poll_fd(self.fd(), libc::POLLIN, 0) => Ok(None),
-                _ => Err(io_errno(&e)),
-            },
-        }
-    }
-
-    /// The bound address.
-    pub(crate) fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-
-    pub(crate) fn fd(&self) -> i32 {
-        self.socket.as_raw_fd()
-    }
-}
-
-/// Default backlog of a listener.
-pub(crate) const BACKLOG: c_int = 4096;
-
-/// A ready socket: its name, and whether it can be read or written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ready {
-    pub name: u64,
-    pub read: bool,
-    pub write: bool,
-}
-
-/// The system call that lists events: the one that libc makes, which no seccomp profile of a
-/// container forbids. Not by libc: its function is a cancellation point.
-#[cfg(target_arch = "x86_64")]
-const EPOLL_WAIT: libc::c_long = libc::SYS_epoll_wait;
-#[cfg(not(target_arch = "x86_64"))]
-const EPOLL_WAIT: libc::c_long = libc::SYS_epoll_pwait;
-
-/// Most events of one [`Poller::poll`].
-pub(crate) const READY_MAX: usize = 64;
-
-/// An epoll(7) set, level triggered. Each socket has a name.
-#[derive(Debug)]
-pub(crate) struct Poller {
-    epoll: i32,
-}
-
-impl Poller {
-    /// `FI_EMFILE` when descriptors are used up.
-    pub(crate) fn new() -> Result<Poller, c_int> {
-        // SAFETY: no pointers are passed.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if epoll < 0 {
-            return Err(no_descriptor("sockets cannot be watched: epoll_create1(2)"));
-        }
-        Ok(Poller { epoll })
-    }
-
-    /// Readable while a socket is ready.
-    pub(crate) fn fd(&self) -> i32 {
-        self.epoll
-    }
-
-    fn control(
-        &self,
-        what: c_int,
-        fd: i32,
-        name: u64,
-        read: bool,
-        write: bool,
-    ) -> Result<(), c_int> {
-        let mut events = 0;
-        if read {
-            events |= libc::EPOLLIN;
-        }
-        if write {
-            events |= libc::EPOLLOUT;
-        }
-        if events == 0 {
-            // epoll always reports errors and hang-ups; with this, once.
-            events = libc::EPOLLONESHOT;
-        }
-        watch(self.epoll, what, fd, events, name)
-    }
-
-    /// Watches a socket. Fails when the system watches no more.
-    pub(crate) fn add(&self, fd: i32, name: u64, read: bool, write: bool) -> Result<(), c_int> {
-        self.control(libc::EPOLL_CTL_ADD, fd, name, read, write)
-    }
-
-    /// Changes the events that a socket is watched for. One that is watched for nothing is reported
-    /// once, when its connection fails or both directions are closed.
-    pub(crate) fn change(&self, fd: i32, name: u64, read: bool, write: bool) {
-        let _ = self.control(libc::EPOLL_CTL_MOD, fd, name, read, write);
-    }
-
-    /// No longer watches a socket.
-    pub(crate) fn remove(&self, fd: i32) {
-        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, false, false);
-    }
-
-    /// Lists the sockets that are ready now. Errors and hang-ups count as readable and writable.
-    #[inline]
-    pub(crate) fn poll(&self, out: &mut Vec<Ready>) {
-        let none = libc::epoll_event { events: 0, u64: 0 };
-        let mut list = [none; READY_MAX];
-        // SAFETY: the list has room for so many events.
-        let n = unsafe {
-            let (at, no_mask) = (list.as_mut_ptr(), core::ptr::null::<libc::sigset_t>());
-            libc::syscall(EPOLL_WAIT, self.epoll, at, READY_MAX, 0, no_mask, 0)
-        };
-        out.clear();
-        let n = usize::try_from(n).unwrap_or(0);
-        out.extend(list.iter().take(n).map(|e| {
-            let events = e.events as i32;
-            let over = events & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
-            Ready {
-                name: e.u64,
-                read: over || events & libc::EPOLLIN != 0,
-                write: over || events & libc::EPOLLOUT != 0,
-            }
-        }));
-    }
-}
-
-impl Drop for Poller {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is ours and closed once.
-        unsafe { libc::close(self.epoll) };
-    }
-}
-
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use crate::device::wait::poll_fd;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd;
 
     /// The processors that this thread may use.
     fn allowed() -> Vec<usize> {
@@ -585,18 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn a_limited_list_leaves_out_what_goes_beyond() {
-        let mut g = Gather::limited(100);
-        g.bytes(&[0; 40]);
-        assert!(g.has_room());
-        g.bytes(&[0; 40]);
-        assert_eq!((g.has_room(), g.len()), (false, 80));
-        g.bytes(&[0; 40]);
-        g.bytes(&[0; 40]);
-        assert_eq!((g.len(), g.count), (100, 3));
-    }
-
-    #[test]
     fn a_peer_shares_the_processor_that_it_sent_from() {
         let all = allowed();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -614,27 +338,5 @@ mod tests {
         if let Some(other) = all.get(1) {
             assert_eq!(told(*other), Some(false));
         }
-    }
-
-    #[test]
-    fn a_socket_watched_for_nothing_wakes_once_when_its_peer_is_gone() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let far = listener.accept().unwrap().0;
-        let mut near = Stream(near.into());
-        let poller = Poller::new().unwrap();
-        poller.add(near.fd(), 7, true, false).unwrap();
-        poller.change(near.fd(), 7, false, false);
-        // Unread bytes make the end a reset.
-        near.0.write_all(&[1; 8]).unwrap();
-        assert!(poll_fd(far.as_raw_fd(), libc::POLLIN, 10_000));
-        drop(far);
-        assert!(poll_fd(poller.fd(), libc::POLLIN, 10_000), "the end");
-        let mut ready = Vec::new();
-        poller.poll(&mut ready);
-        assert_eq!(ready.len(), 1, "the end of the connection");
-        assert!(!poll_fd(poller.fd(), libc::POLLIN, 0), "a second time");
-        poller.change(near.fd(), 7, true, false);
-        assert!(poll_fd(poller.fd(), libc::POLLIN, 0), "read again");
     }
 }

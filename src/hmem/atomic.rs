@@ -8,8 +8,8 @@
 use super::arith::{Element, ELEMENT_MAX};
 use super::{MemKind, Piece, Segment, UserMem};
 use crate::core::process::PerProcess;
+use crate::core::sync::Mutex;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering::SeqCst};
-use std::sync::Mutex;
 
 static LONG: PerProcess<Mutex<()>> = PerProcess::new();
 

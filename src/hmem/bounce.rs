@@ -7,7 +7,7 @@
 use super::desc::MemKind;
 use super::interface;
 use crate::core::process::PerProcess;
-use std::sync::{Mutex, MutexGuard};
+use crate::core::sync::{Mutex, MutexGuard};
 
 /// The memory of one owner: first address, bytes, and the kind whose library knows it.
 struct BounceRange {

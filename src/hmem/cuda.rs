@@ -11,14 +11,14 @@ use super::gdr::Gdr;
 use super::interface::{self, ExportedBuf, Interface, IpcHandle};
 use super::MemKind;
 use crate::core::params::hmem;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, Unpoisoned};
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::{c_int, c_uint, c_void};
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 type CudaCode = c_int;
 const SUCCESS: CudaCode = 0;

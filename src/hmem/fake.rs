@@ -2,11 +2,10 @@
 //! access by the processor or the system faults.
 
 use super::{interface, Interface, IpcHandle, MemKind, UserMem};
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::Result;
 use crate::types::*;
 use core::ffi::c_void;
-use std::sync::{Mutex, MutexGuard};
 
 /// The kind that tests use for this memory.
 pub(crate) const KIND: MemKind = MemKind::Synapse;

@@ -6,11 +6,12 @@ use super::desc::{MemKind, DEVICE_KINDS, KINDS};
 use super::{Segment, UserMem};
 use crate::core::params::hmem;
 use crate::core::process::{generation, PerProcess};
+use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::types::*;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
 
 /// Operations of a kind of device memory. Thread safe; no call creates a context.
 pub trait Interface: Send + Sync {

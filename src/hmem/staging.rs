@@ -8,9 +8,9 @@ use super::bounce::BounceBuffers;
 use super::running::RunningCopies;
 use super::{MemKind, Piece, UserMem};
 use crate::core::process::PerProcess;
+use crate::core::sync::{Mutex, MutexGuard};
 use core::ffi::c_void;
 use std::alloc::{alloc, Layout};
-use std::sync::{Mutex, MutexGuard};
 
 /// Bytes of a half.
 const HALF: usize = 256 << 10;

@@ -432,87 +432,128 @@ mod tests {
     use super::*;
     use std::collections::{HashMap, VecDeque};
 
-    /// Runs the schedules of a group on arrays of bytes, combined by adding, and returns the
-    /// results. Ranks take turns in a given order, so that early and late ones exist.
+    /// A group whose ranks run their schedules on arrays of bytes, combined by adding.
+    struct SimGroup<'a> {
+        scheds: &'a [Schedule],
+        /// Input, result and scratch of each rank.
+        areas: Vec<[Vec<u8>; 3]>,
+        /// Messages under way, by sender and receiver.
+        wires: HashMap<(usize, usize), VecDeque<Vec<u8>>>,
+        /// The next step of each rank.
+        at: Vec<usize>,
+        /// Receives of each rank that wait for their message: its sender, and where it goes.
+        posted: Vec<Vec<(usize, Span)>>,
+    }
+
+    impl SimGroup<'_> {
+        fn new<'a>(scheds: &'a [Schedule], inputs: &mut [Vec<u8>], result: usize) -> SimGroup<'a> {
+            let areas = inputs
+                .iter_mut()
+                .zip(scheds)
+                .map(|(input, s)| [core::mem::take(input), vec![0; result], vec![0; s.scratch]]);
+            SimGroup {
+                scheds,
+                areas: areas.collect(),
+                wires: HashMap::new(),
+                at: vec![0; scheds.len()],
+                posted: vec![Vec::new(); scheds.len()],
+            }
+        }
+
+        fn load(&self, rank: usize, s: Span) -> Vec<u8> {
+            self.areas[rank][s.area as usize][s.at..s.at + s.len].to_vec()
+        }
+
+        fn store(&mut self, rank: usize, s: Span, b: &[u8]) {
+            self.areas[rank][s.area as usize][s.at..s.at + s.len].copy_from_slice(b);
+        }
+
+        /// Takes in messages for which a receive is posted; whether there were any.
+        fn receive(&mut self, rank: usize) -> bool {
+            let posted = core::mem::take(&mut self.posted[rank]);
+            let before = posted.len();
+            for (from, into) in posted {
+                let wire = self.wires.get_mut(&(from, rank));
+                match wire.and_then(VecDeque::pop_front) {
+                    Some(b) => {
+                        assert_eq!(b.len(), into.len, "rank {rank} from {from}");
+                        self.store(rank, into, &b);
+                    }
+                    None => self.posted[rank].push((from, into)),
+                }
+            }
+            self.posted[rank].len() < before
+        }
+
+        /// Executes the next step of a rank; `false` when there is none, or it has to wait.
+        fn step(&mut self, rank: usize) -> bool {
+            match self.scheds[rank].steps.get(self.at[rank]) {
+                None => return false,
+                Some(Step::Wait) if !self.posted[rank].is_empty() => return false,
+                Some(Step::Wait) => {}
+                Some(Step::Send { to, from }) => {
+                    let b = self.load(rank, *from);
+                    self.wires.entry((rank, *to)).or_default().push_back(b);
+                }
+                Some(Step::Recv { from, into }) => self.posted[rank].push((*from, *into)),
+                Some(Step::Copy { from, into }) => {
+                    let b = self.load(rank, *from);
+                    self.store(rank, *into, &b);
+                }
+                Some(Step::Combine { low, high, into }) => {
+                    let sum = added(&[self.load(rank, *low), self.load(rank, *high)]);
+                    self.store(rank, *into, &sum);
+                }
+            }
+            self.at[rank] += 1;
+            true
+        }
+
+        /// The results, which are in the inputs where there is no area for them.
+        fn results(self) -> Vec<Vec<u8>> {
+            let n = self.scheds.len();
+            for i in 0..n {
+                let steps = self.scheds[i].steps.len();
+                assert_eq!(self.at[i], steps, "rank {i} of {n} is stuck");
+                assert!(
+                    self.posted[i].is_empty(),
+                    "rank {i} of {n} waits for a message"
+                );
+            }
+            assert!(
+                self.wires.values().all(VecDeque::is_empty),
+                "a message without a receive"
+            );
+            let areas = self.areas.into_iter();
+            let of = |[input, result, _]: [Vec<u8>; 3]| match result.is_empty() {
+                true => input,
+                false => result,
+            };
+            areas.map(of).collect()
+        }
+    }
+
+    /// Runs the schedules of a group, and returns the results. Ranks take turns in a given order,
+    /// so that early and late ones exist.
     fn run(
         scheds: &[Schedule],
         inputs: &mut [Vec<u8>],
         result: usize,
         order: &[usize],
     ) -> Vec<Vec<u8>> {
-        let n = scheds.len();
-        let mut areas: Vec<[Vec<u8>; 3]> = (0..n)
-            .map(|i| {
-                [
-                    core::mem::take(&mut inputs[i]),
-                    vec![0; result],
-                    vec![0; scheds[i].scratch],
-                ]
-            })
-            .collect();
-        let mut wires: HashMap<(usize, usize), VecDeque<Vec<u8>>> = HashMap::new();
-        let mut at = vec![0; n];
-        let mut owed: Vec<Vec<(usize, Span)>> = vec![Vec::new(); n];
-        let get = |a: &[Vec<u8>; 3], s: Span| a[s.area as usize][s.at..s.at + s.len].to_vec();
-        let put = |a: &mut [Vec<u8>; 3], s: Span, b: &[u8]| {
-            a[s.area as usize][s.at..s.at + s.len].copy_from_slice(b)
-        };
-        loop {
-            let mut moved = false;
-            for &i in order {
-                loop {
-                    let mut left = Vec::new();
-                    for (from, into) in core::mem::take(&mut owed[i]) {
-                        match wires.get_mut(&(from, i)).and_then(VecDeque::pop_front) {
-                            Some(b) => {
-                                assert_eq!(b.len(), into.len, "rank {i} from {from}");
-                                put(&mut areas[i], into, &b);
-                                moved = true;
-                            }
-                            None => left.push((from, into)),
-                        }
-                    }
-                    owed[i] = left;
-                    match scheds[i].steps.get(at[i]) {
-                        None => break,
-                        Some(Step::Wait) if !owed[i].is_empty() => break,
-                        Some(Step::Wait) => {}
-                        Some(Step::Send { to, from }) => {
-                            let b = get(&areas[i], *from);
-                            wires.entry((i, *to)).or_default().push_back(b);
-                        }
-                        Some(Step::Recv { from, into }) => owed[i].push((*from, *into)),
-                        Some(Step::Copy { from, into }) => {
-                            let b = get(&areas[i], *from);
-                            put(&mut areas[i], *into, &b);
-                        }
-                        Some(Step::Combine { low, high, into }) => {
-                            let (a, b) = (get(&areas[i], *low), get(&areas[i], *high));
-                            let sum: Vec<u8> =
-                                a.iter().zip(&b).map(|(a, b)| a.wrapping_add(*b)).collect();
-                            put(&mut areas[i], *into, &sum);
-                        }
-                    }
-                    at[i] += 1;
+        let mut group = SimGroup::new(scheds, inputs, result);
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for &rank in order {
+                moved |= group.receive(rank);
+                while group.step(rank) {
                     moved = true;
+                    group.receive(rank);
                 }
             }
-            if !moved {
-                break;
-            }
         }
-        for i in 0..n {
-            assert_eq!(at[i], scheds[i].steps.len(), "rank {i} of {n} is stuck");
-            assert!(owed[i].is_empty(), "rank {i} of {n} waits for a message");
-        }
-        assert!(
-            wires.values().all(VecDeque::is_empty),
-            "a message nobody takes"
-        );
-        areas
-            .into_iter()
-            .map(|[input, result, _]| if result.is_empty() { input } else { result })
-            .collect()
+        group.results()
     }
 
     fn data(n: usize, len: usize) -> Vec<Vec<u8>> {

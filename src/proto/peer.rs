@@ -15,7 +15,7 @@ const AHEAD_MAX: u32 = 1 << 20;
 /// number.
 const OVERHEAD: usize = 128;
 
-type Packet = Box<[u8]>;
+pub(super) type Packet = Box<[u8]>;
 
 /// Where the further packets of a message of several requests go.
 #[derive(Debug)]

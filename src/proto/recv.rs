@@ -6,12 +6,13 @@
 //! message is complete when all bytes are counted, in whatever order they arrived.
 
 use super::endpoint::Endpoint;
-use super::peer::Parts;
+use super::peer::{Packet, Parts};
 use super::reading::Reading;
 use super::recvq::{Place, RecvQueue, UnexpectedMessage};
 use super::{Failure, PeerId, Port, Received};
 use crate::types::*;
 use crate::wire::{Repr, Rtm, RtmKind};
+use std::collections::HashMap;
 
 /// What an arriving transfer is for.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,22 @@ pub(super) const REGION_CLOSED: Failure = Failure {
 };
 
 impl Rx {
+    /// A message whose first request is `rtm`.
+    #[inline(always)]
+    fn message(place: Place, from: PeerId, rtm: &Rtm, len: u64) -> Rx {
+        let kind = RxKind::Message {
+            place,
+            msg_id: rtm.msg_id,
+            several: false,
+        };
+        let mut rx = Rx::new(kind, place.ctx, from, len);
+        rx.base = place.base;
+        rx.receipt = rtm.receipt;
+        rx.tag = rtm.tag.unwrap_or(0);
+        rx.cq_data = rtm.opt.cq_data;
+        rx
+    }
+
     pub(crate) fn new(kind: RxKind, ctx: u32, from: PeerId, total: u64) -> Rx {
         Rx {
             kind,
@@ -205,52 +222,14 @@ impl Endpoint {
             RtmKind::Medium { offset, .. } | RtmKind::RuntRead { offset, .. } => offset,
             _ => 0,
         };
-        let mut rx = Rx::new(
-            RxKind::Message {
-                place,
-                msg_id: rtm.msg_id,
-                several: false,
-            },
-            place.ctx,
-            from,
-            len,
-        );
-        rx.base = place.base;
-        rx.receipt = rtm.receipt;
-        rx.tag = rtm.tag.unwrap_or(0);
-        rx.cq_data = rtm.opt.cq_data;
-        match rtm.kind {
-            RtmKind::LongRead {
-                send_id,
-                from: memory,
-                ..
-            } => self.plan_read(&mut rx, send_id, memory, 0),
-            RtmKind::RuntRead {
-                send_id,
-                from: memory,
-                runt,
-                ..
-                // The C library's first bytes can be the whole message: then nothing is read, and
-                // its sender waits for no EOR.
-            } if runt < len => self.plan_read(&mut rx, send_id, memory, runt),
-            RtmKind::RuntRead { .. } => {}
-            RtmKind::LongCts { send_id, .. } => rx.send_id = send_id,
-            RtmKind::Eager | RtmKind::Medium { .. } => {}
-        }
+        let mut rx = Rx::message(place, from, rtm, len);
+        self.plan_rest(&mut rx, rtm);
         rx.put(offset, payload, port);
         if matches!(rtm.kind, RtmKind::LongCts { .. }) {
             rx.window = len.saturating_sub(rx.got);
         }
-        // Medium and runting read: further requests find the transfer by their message number.
-        let several = rtm.kind.several_requests();
         let parts = &mut self.peers.get(from).parts;
-        let waiting = match parts.get_mut(&rtm.msg_id) {
-            Some(Parts::Waiting { packets, .. }) if several => Some(core::mem::take(packets)),
-            _ => None,
-        };
-        for p in waiting.iter().flatten() {
-            rq.remove_part(p.len());
-        }
+        let waiting = take_waiting(parts, rtm, rq);
         if rx.complete() {
             if waiting.is_some() {
                 parts.remove(&rtm.msg_id);
@@ -265,14 +244,7 @@ impl Endpoint {
         let id = self.rxs.insert(rx);
         port.expect(from, true);
         if let Some(list) = waiting {
-            self.peers.get(from).parts.insert(rtm.msg_id, Parts::Rx(id));
-            for p in list {
-                if let Some((Repr::Rtm(mut more), payload)) = Repr::parse(&p) {
-                    // The message may have been renumbered since they came.
-                    more.msg_id = rtm.msg_id;
-                    self.part(from, &more, payload, &p, rq, port);
-                }
-            }
+            self.start_waiting((from, rtm.msg_id, id), list, rq, port);
         }
         if window > 0 {
             self.send_cts(from, send_id, id, window, false, port);
@@ -280,6 +252,48 @@ impl Endpoint {
         if reads {
             self.reading.push_back(id);
             self.push_reads(port);
+        }
+    }
+
+    /// How the bytes of a message come that its first request does not carry.
+    #[inline(always)]
+    fn plan_rest(&mut self, rx: &mut Rx, rtm: &Rtm) {
+        match rtm.kind {
+            RtmKind::LongRead {
+                send_id,
+                from: memory,
+                ..
+            } => self.plan_read(rx, send_id, memory, 0),
+            RtmKind::RuntRead {
+                send_id,
+                from: memory,
+                runt,
+                ..
+                // The C library's first bytes can be the whole message: then nothing is read, and
+                // its sender waits for no EOR.
+            } if runt < rx.total => self.plan_read(rx, send_id, memory, runt),
+            RtmKind::RuntRead { .. } => {}
+            RtmKind::LongCts { send_id, .. } => rx.send_id = send_id,
+            RtmKind::Eager | RtmKind::Medium { .. } => {}
+        }
+    }
+
+    /// Gives receive operation `id` the requests of its message that came before, and those to
+    /// come.
+    fn start_waiting(
+        &mut self,
+        (from, msg_id, id): (PeerId, u32, u32),
+        packets: Vec<Packet>,
+        rq: &mut RecvQueue,
+        port: &mut impl Port,
+    ) {
+        self.peers.get(from).parts.insert(msg_id, Parts::Rx(id));
+        for p in packets {
+            if let Some((Repr::Rtm(mut more), payload)) = Repr::parse(&p) {
+                // The message may have been renumbered since they came.
+                more.msg_id = msg_id;
+                self.part(from, &more, payload, &p, rq, port);
+            }
         }
     }
 
@@ -513,4 +527,23 @@ impl Endpoint {
             self.control_repr(rx.from, &r, port);
         }
     }
+}
+
+/// Takes out the requests of a message that came before its first one; `None` for a message of one
+/// request. A medium message or runting read has several, which find their transfer by number.
+#[inline(always)]
+fn take_waiting(
+    parts: &mut HashMap<u32, Parts>,
+    rtm: &Rtm,
+    rq: &mut RecvQueue,
+) -> Option<Vec<Packet>> {
+    let several = rtm.kind.several_requests();
+    let waiting = match parts.get_mut(&rtm.msg_id) {
+        Some(Parts::Waiting { packets, .. }) if several => Some(core::mem::take(packets)),
+        _ => None,
+    };
+    for p in waiting.iter().flatten() {
+        rq.remove_part(p.len());
+    }
+    waiting
 }

@@ -75,7 +75,7 @@ impl Drop for ShmEndpoint {
 impl ShmEndpoint {
     /// Publishes where this process runs, and tells whether a peer's ran last on the same
     /// processor. `None` when no peer's processor is known.
-    pub fn shares_processor(&mut self) -> Option<bool> {
+    pub fn publish_and_compare_cpu(&mut self) -> Option<bool> {
         let own = cpu::here();
         self.tx.publish_cpu(own);
         self.rx.shares_processor(own)

@@ -133,7 +133,7 @@ impl RxRings {
         self.shared.signal();
     }
 
-    /// As [`ShmEndpoint::shares_processor`](super::ShmEndpoint); `own` is this process's word.
+    /// Whether a peer ran last on the processor of word `own`. `None` when no peer's is known.
     pub(super) fn shares_processor(&self, own: u64) -> Option<bool> {
         let all = self.active.iter().chain(&self.parked);
         let known = all.filter_map(|i| super::cpu::shared(i.ring.writer_cpu(), own));
@@ -477,6 +477,6 @@ impl Drop for RxRings {
             EventThread::poll_events();
             std::thread::yield_now();
         }
-        self.thread.close_callers(&self.shared);
+        self.thread.close_incoming(&self.shared);
     }
 }

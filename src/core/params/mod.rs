@@ -17,9 +17,9 @@ pub use hmem::hmem;
 pub use tcp::{tcp, TcpParams, INJECT_MOST};
 
 use super::errno::Result;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::types::*;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 /// One defined parameter.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub fn env_name(prov: Option<&str>, name: &str) -> String {
     full.to_ascii_uppercase()
 }
 
-fn defined() -> std::sync::MutexGuard<'static, Vec<Param>> {
+fn defined() -> MutexGuard<'static, Vec<Param>> {
     DEFINED.lock().unpoisoned()
 }
 

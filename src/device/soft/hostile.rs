@@ -15,7 +15,7 @@ use super::engine::{Engine, EngineConfig};
 use super::packet::{PacketHead, PacketKind, HEAD_MAX, MAX_ERRS, MAX_WORDS};
 use super::sock::Sock;
 use crate::core::script::Script;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, Unpoisoned};
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::{Event, Events, QpAddr};
 use crate::hmem::fenced::{FencedBuf, LentBuffers};
@@ -23,7 +23,7 @@ use crate::transport::{Completion, Payload, RemoteAddr};
 use crate::types::*;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const SEGMENT: usize = 512;
 const DEPTH: usize = 64;

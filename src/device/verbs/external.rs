@@ -9,14 +9,14 @@ use super::qp::RECV;
 use super::rings::{self, Completions};
 use super::sys::*;
 use super::OpenAdapter;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, Unpoisoned};
 use crate::core::{Errno, Result};
 use crate::device::QueueMemory;
 use crate::types::*;
 use core::mem::size_of;
 use core::ptr::null_mut;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Memory for a completion queue: `len` bytes of a dma-buf from `offset` on.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@
 
 use super::list::Adapter;
 use super::sys::*;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::{params, Result};
 use crate::device::mr_cache::{Cache, Limits};
 use crate::device::{DmaBuf, MrObserver};
@@ -21,7 +21,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 struct VerbsRegion {
     /// `None`: device memory that the adapter cannot reach; operations copy it.

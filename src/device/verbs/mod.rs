@@ -20,7 +20,7 @@ pub mod sys;
 pub mod transport;
 
 use super::{AdapterAttr, Device, DmaBuf, MrObserver, PacketQp, QpAddr, RawQp};
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, Unpoisoned};
 use crate::core::Result;
 use crate::hmem::UserMem;
 use crate::transport::Status;
@@ -31,7 +31,7 @@ use mem::VerbsMemory;
 use qp::Mode;
 pub use qp::VerbsQp;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use sys::*;
 
 /// Send queue depth and receive queue depth of a packet queue pair. Each entry has memory for one

@@ -71,7 +71,7 @@ impl AdapterEvents<'_, '_> {
         let known = |port: &mut EpPort| peer.unwrap_or_else(|| port.peers.of(&from));
         if self.kind != Kind::Rdm {
             let peer = known(self.port);
-            return direct::arrived(self.port, self.kind, self.rq, peer, (bytes, imm));
+            return direct::handle_message(self.port, self.kind, self.rq, peer, (bytes, imm));
         }
         // Another process may have reused the sender's queue pair number.
         let reused = self.port.qp.reuses_numbers() && crate::wire::carries_raw_addr(bytes);

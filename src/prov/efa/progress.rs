@@ -119,7 +119,7 @@ fn poll_rings(
                 proto.packet(peer, packet, rq, port);
                 Flow::Taken
             }
-            _ => same_host::arrived(peer, record, rendezvous, rq, port),
+            _ => same_host::handle_record(peer, record, rendezvous, rq, port),
         }
     });
 }

@@ -56,10 +56,10 @@ impl ConnBurst {
         *self.segment.get_or_insert_with(|| stream.segment())
     }
 
-    /// Whether a message of `len` bytes fits into the packet that waits. A packet more, and the
+    /// Adds a message of `len` bytes to the packet that waits, if it fits. A packet more, and the
     /// kernel would have the rest wait for an acknowledgement: 64 messages of 1 KiB took 12 us each
     /// so, and 2 alone.
-    fn fits(&mut self, len: usize, stream: &Stream) -> bool {
+    fn take_room(&mut self, len: usize, stream: &Stream) -> bool {
         let segment = self.segment(stream);
         let fits = self.bytes + len <= segment;
         self.bytes = if fits { self.bytes + len } else { 0 };
@@ -115,7 +115,7 @@ impl Bursts {
         }
         self.open = true;
         let may = announced || self.answering || self.trust.may_wait();
-        let holds = may && conn.fits(len, stream);
+        let holds = may && conn.take_room(len, stream);
         if holds && !conn.held {
             conn.held = true;
             self.held.push(id);

@@ -8,16 +8,17 @@ use super::conn::{control_needs, log_too_many, next_caller, pending_max, timeout
 use super::wire::{emit_control, parse_control, ByteOrder, ControlKind, CONTROL};
 use crate::core::slab::Slab;
 use crate::core::sockaddr as addr;
-use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::{errno, Info, Result};
 use crate::device::host;
-use crate::device::stream::{Poller, Ready, Stream, StreamListener, StreamRead, BACKLOG};
+use crate::device::poller::{Poller, Ready};
+use crate::device::stream::{Stream, StreamListener, StreamRead, BACKLOG};
 use crate::device::wait::{wait_readable, WaitSet};
 use crate::hmem::UserMem;
 use crate::prov::contract::{ConnRequest, OnRequest};
 use crate::types::*;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Requests that the application has neither accepted nor rejected.

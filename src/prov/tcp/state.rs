@@ -8,7 +8,7 @@ use super::recvq::{RecvPlace, SavedMsg, TcpRecv, TcpRecvQueue};
 use crate::core::slab::Slab;
 use crate::core::{params, Errno, Result};
 use crate::device::mem_table::MemTable;
-use crate::device::stream::{Poller, Ready};
+use crate::device::poller::{Poller, Ready};
 use crate::proto::PeerId;
 use crate::prov::contract::{Entry, ErrEntry};
 use crate::prov::reports::cntr::Cntr;
@@ -122,7 +122,7 @@ impl TcpState {
             making: Vec::new(),
             muted: Vec::new(),
             buf: vec![0; BUFFER],
-            ready: Vec::with_capacity(crate::device::stream::READY_MAX),
+            ready: Vec::with_capacity(crate::device::poller::READY_MAX),
             last_active: NO_CONN,
             full: 0,
             turns: 0,

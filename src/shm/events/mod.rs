@@ -157,7 +157,7 @@ mod tests {
         let ep = Arc::new(EventQueue::new(None).unwrap());
         let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
         let near = Arc::new(OwnedFd::from(near));
-        t.called(&ep, Arc::clone(&near), 0);
+        t.watch_outgoing(&ep, Arc::clone(&near), 0);
         drop(far);
         assert!(t.wait_events(0, true));
         assert!(matches!(ep.take()[..], [RingEvent::End(_)]));

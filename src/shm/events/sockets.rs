@@ -18,7 +18,7 @@ impl EventThread {
             self.unwatch(&mut w, id);
             return;
         };
-        let ended = match &x.what {
+        let ended = match &x.socket {
             WatchedSocket::Listener(l) => {
                 let (callers, pauses) = self.accept_callers(l, id);
                 if pauses {
@@ -26,20 +26,25 @@ impl EventThread {
                     self.bell.signal();
                 }
                 drop(w);
-                for (fd, pid) in callers {
+                for (sock, pid) in callers {
                     let gone = Arc::new(AtomicBool::new(false));
-                    self.watch(Arc::downgrade(&ep), WatchedSocket::Caller(fd, pid, gone));
+                    self.watch(
+                        Arc::downgrade(&ep),
+                        WatchedSocket::Incoming { sock, pid, gone },
+                    );
                 }
                 return;
             }
-            WatchedSocket::Caller(c, pid, gone) => x.read_caller(id, &ep, (c, *pid, gone)),
-            WatchedSocket::Called(c, pid) => self.read_called(id, &ep, x, (c, *pid)),
+            WatchedSocket::Incoming { sock, pid, gone } => {
+                x.read_incoming(id, &ep, (sock, *pid, gone))
+            }
+            WatchedSocket::Outgoing { sock, pid } => self.read_outgoing(id, &ep, x, (sock, *pid)),
         };
         if !(ended || died) {
             return;
         }
         x.ended.store(true, SeqCst);
-        if let WatchedSocket::Caller(_, pid, gone) = &x.what {
+        if let WatchedSocket::Incoming { pid, gone, .. } = &x.socket {
             // A process that cannot be watched counts as ended when its connection ends.
             gone.fetch_or(died || !w.processes.contains_key(pid), SeqCst);
         }
@@ -69,8 +74,8 @@ impl EventThread {
         (callers, false)
     }
 
-    /// Reads messages of a peer that we have called. Returns whether its connection ends.
-    fn read_called(
+    /// Reads messages of an outgoing connection. Returns whether it ends.
+    fn read_outgoing(
         &self,
         id: u64,
         ep: &EventQueue,
@@ -111,15 +116,17 @@ impl EventThread {
         }
     }
 
-    /// Wakes the peer that has called us on connection `id`.
+    /// Wakes the peer of incoming connection `id`.
     #[cold]
     pub(crate) fn wake(&self, id: u64) {
-        if let Some(WatchedSocket::Caller(c, _, _)) = self.lock().all.get(&id).map(|w| &w.what) {
-            connection::wake(c);
+        if let Some(WatchedSocket::Incoming { sock, .. }) =
+            self.lock().all.get(&id).map(|w| &w.socket)
+        {
+            connection::wake(sock);
         }
     }
 
-    /// Sends a CTS to the caller at `from` through its connection to endpoint `ep` (see
+    /// Sends a CTS to the peer at `from` through its connection to endpoint `ep` (see
     /// [`connection::send_cts`]).
     #[cold]
     pub(crate) fn send_cts(
@@ -131,10 +138,12 @@ impl EventThread {
     ) -> Verdict {
         let w = self.lock();
         let own = |w: &&Watch| w.belongs_to(ep) && w.from.get() == Some(from);
-        let Some(WatchedSocket::Caller(c, _, _)) = w.all.values().find(own).map(|w| &w.what) else {
+        let Some(WatchedSocket::Incoming { sock, .. }) =
+            w.all.values().find(own).map(|w| &w.socket)
+        else {
             return Verdict::Unsupported;
         };
-        match connection::send_cts(c, number, here) {
+        match connection::send_cts(sock, number, here) {
             Ok(()) => Verdict::Done,
             Err(FI_EAGAIN) => Verdict::NoResources,
             Err(_) => Verdict::Unsupported,
@@ -172,7 +181,7 @@ impl EventThread {
         let mut paused = core::mem::take(&mut w.paused);
         paused.retain(|(id, since)| {
             let pauses = now.saturating_sub(*since) < PAUSE_MS as u64 * 1_000_000;
-            let listener = w.all.get(id).map(|x| &x.what).filter(|_| !pauses);
+            let listener = w.all.get(id).map(|x| &x.socket).filter(|_| !pauses);
             if let Some(WatchedSocket::Listener(l)) = listener {
                 self.set_events(l, *id, libc::EPOLLIN);
             }
@@ -184,8 +193,8 @@ impl EventThread {
 }
 
 impl Watch {
-    /// Reads messages of a peer that has called us. Returns whether its connection ends.
-    fn read_caller(
+    /// Reads messages of an incoming connection. Returns whether it ends.
+    fn read_incoming(
         &self,
         id: u64,
         ep: &EventQueue,

@@ -9,19 +9,30 @@ pub(super) const DEATH: u64 = 1 << 63;
 pub(super) enum WatchedSocket {
     /// An endpoint's listener.
     Listener(OwnedFd),
-    /// A peer that has connected to us and whose ring we read, its process, and the flag that is
-    /// set when the process has ended.
-    Caller(OwnedFd, i32, Arc<AtomicBool>),
-    /// A peer that we have connected to, and its process; the endpoint, too, writes to the
-    /// descriptor.
-    Called(Arc<OwnedFd>, i32),
+    /// The connection of a peer that has connected to us and whose ring we read.
+    Incoming {
+        sock: OwnedFd,
+        /// The peer's process.
+        pid: i32,
+        /// Set when the process has ended.
+        gone: Arc<AtomicBool>,
+    },
+    /// The connection to a peer that we have connected to.
+    Outgoing {
+        /// The endpoint, too, writes to it.
+        sock: Arc<OwnedFd>,
+        /// The peer's process.
+        pid: i32,
+    },
 }
 
 impl WatchedSocket {
     fn fd(&self) -> i32 {
         match self {
-            WatchedSocket::Listener(f) | WatchedSocket::Caller(f, _, _) => f.as_raw_fd(),
-            WatchedSocket::Called(f, _) => f.as_raw_fd(),
+            WatchedSocket::Listener(sock) | WatchedSocket::Incoming { sock, .. } => {
+                sock.as_raw_fd()
+            }
+            WatchedSocket::Outgoing { sock, .. } => sock.as_raw_fd(),
         }
     }
 
@@ -35,8 +46,8 @@ impl WatchedSocket {
 /// A listener or connection of an endpoint.
 pub(super) struct Watch {
     pub ep: Weak<EventQueue>,
-    pub what: WatchedSocket,
-    /// Address of a caller, from its greeting.
+    pub socket: WatchedSocket,
+    /// Address of the peer of an incoming connection, from its greeting.
     pub from: OnceLock<QpAddr>,
     /// The connection has ended: whoever copies from or to the peer's memory sees it here before
     /// the endpoint handles [`RingEvent::End`].
@@ -51,9 +62,9 @@ impl Watch {
 
     /// The peer's process, 0 where it cannot be seen.
     fn process(&self) -> i32 {
-        match self.what {
+        match self.socket {
             WatchedSocket::Listener(_) => 0,
-            WatchedSocket::Caller(_, pid, _) | WatchedSocket::Called(_, pid) => pid,
+            WatchedSocket::Incoming { pid, .. } | WatchedSocket::Outgoing { pid, .. } => pid,
         }
     }
 }
@@ -87,8 +98,10 @@ impl WatchState {
         let mut process = None;
         if let Some(p) = self.processes.get_mut(&w.process()) {
             p.connections.retain(|c| *c != id);
-            let own = |g: &Weak<AtomicBool>| match &w.what {
-                WatchedSocket::Caller(_, _, gone) => core::ptr::eq(g.as_ptr(), Arc::as_ptr(gone)),
+            let own = |g: &Weak<AtomicBool>| match &w.socket {
+                WatchedSocket::Incoming { gone, .. } => {
+                    core::ptr::eq(g.as_ptr(), Arc::as_ptr(gone))
+                }
                 _ => false,
             };
             p.gone.retain(|g| g.strong_count() > usize::from(own(g)));
@@ -119,8 +132,8 @@ impl EventThread {
         self.watched.lock().unpoisoned()
     }
 
-    pub(super) fn watch(&self, ep: Weak<EventQueue>, what: WatchedSocket) -> u64 {
-        let fd = what.fd();
+    pub(super) fn watch(&self, ep: Weak<EventQueue>, socket: WatchedSocket) -> u64 {
+        let fd = socket.fd();
         let mut w = self.lock();
         w.last += 1;
         let id = w.last;
@@ -137,13 +150,13 @@ impl EventThread {
         let ended = Arc::default();
         let watched = Watch {
             ep,
-            what,
+            socket,
             from,
             ended,
         };
         let pid = watched.process();
-        let gone = match &watched.what {
-            WatchedSocket::Caller(_, _, gone) => Some(Arc::downgrade(gone)),
+        let gone = match &watched.socket {
+            WatchedSocket::Incoming { gone, .. } => Some(Arc::downgrade(gone)),
             _ => None,
         };
         w.all.insert(id, watched);
@@ -167,9 +180,9 @@ impl EventThread {
         self.watch(Arc::downgrade(ep), WatchedSocket::Listener(fd));
     }
 
-    /// Watches the end of a peer that an endpoint has called.
-    pub(crate) fn called(&self, ep: &Arc<EventQueue>, fd: Arc<OwnedFd>, pid: i32) -> u64 {
-        self.watch(Arc::downgrade(ep), WatchedSocket::Called(fd, pid))
+    /// Watches a connection that an endpoint has made.
+    pub(crate) fn watch_outgoing(&self, ep: &Arc<EventQueue>, sock: Arc<OwnedFd>, pid: i32) -> u64 {
+        self.watch(Arc::downgrade(ep), WatchedSocket::Outgoing { sock, pid })
     }
 
     /// Stops watching a listener or connection, and closes it.
@@ -184,9 +197,9 @@ impl EventThread {
         let Some((watch, process)) = w.remove(id) else {
             return;
         };
-        self.take_out(watch.what.fd());
+        self.take_out(watch.socket.fd());
         // A forked child that does not exec has the socket open, too: the peer learns all the same.
-        watch.what.shut();
+        watch.socket.shut();
         if let Some(p) = process {
             self.take_out(p.fd.as_raw_fd());
         }
@@ -196,12 +209,13 @@ impl EventThread {
         epoll_control(&self.epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
-    /// Closes an endpoint's listener and the connections of its callers, also of those whose rings
-    /// the endpoint has not seen.
-    pub(crate) fn close_callers(&self, ep: &Arc<EventQueue>) {
+    /// Closes an endpoint's listener and its incoming connections, also those whose rings the
+    /// endpoint has not seen.
+    pub(crate) fn close_incoming(&self, ep: &Arc<EventQueue>) {
         ep.closed.store(true, Relaxed);
         let mut w = self.lock();
-        let own = |x: &Watch| x.belongs_to(ep) && !matches!(x.what, WatchedSocket::Called(..));
+        let own =
+            |x: &Watch| x.belongs_to(ep) && !matches!(x.socket, WatchedSocket::Outgoing { .. });
         let all = w.all.iter().filter(|(_, x)| own(x)).map(|(id, _)| *id);
         for id in all.collect::<Vec<_>>() {
             self.unwatch(&mut w, id);
@@ -214,9 +228,11 @@ impl EventThread {
     pub(crate) fn peer_exited(&self, id: u64) -> bool {
         let w = self.lock();
         let Some(x) = w.all.get(&id) else { return true };
-        match (w.processes.get(&x.process()), &x.what) {
+        match (w.processes.get(&x.process()), &x.socket) {
             (Some(p), _) => poll_fd(p.fd.as_raw_fd(), libc::POLLIN, 0),
-            (None, WatchedSocket::Called(c, _)) => poll_fd(c.as_raw_fd(), libc::POLLRDHUP, 0),
+            (None, WatchedSocket::Outgoing { sock, .. }) => {
+                poll_fd(sock.as_raw_fd(), libc::POLLRDHUP, 0)
+            }
             _ => false,
         }
     }

@@ -1,5 +1,21 @@
 //! Layout of a ring in its segment: the words that both sides read, and the word in front of each
 //! record.
+//!
+//! | cache line | content |
+//! |---|---|
+//! | 2, the reader's | [`TAKEN`], [`RX_PAUSED`], [`RX_ARMED`], [`TX_ARMED`] |
+//! | 3 | [`READER_GONE`], behind the words of `rma` |
+//! | 8, the writer's | [`WRITER_CPU`] |
+//!
+//! A record begins with its word, and takes whole lines:
+//!
+//! | bits | content |
+//! |---|---|
+//! | 0 to 31 | length of the payload, bytes |
+//! | 32 to 39 | kind (`shm::kind`); 0: no record yet, 255: [`WRAP`] |
+//! | 40 to 47 | flags |
+//!
+//! The word is written last: it publishes the record.
 
 use super::segment::SIZE;
 use crate::shm::kind;
@@ -9,19 +25,22 @@ pub(crate) const RECORD_MAX: usize = 64 << 10;
 /// Bytes of taken records after which the reader publishes its position, as credit for the writer.
 pub(crate) const GIVE_BACK: u64 = 32 << 10;
 
+/// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
-/// The reader's line: position taken, whether it pauses messages, whether it wants a wake-up for
-/// the next record; and whether the writer wants one when there is room.
+/// The position up to which records are taken, in bytes since the ring was made; 64 bits.
 pub(crate) const TAKEN: usize = 2 * LINE;
+/// Whether the reader pauses messages; 32 bits.
 pub(crate) const RX_PAUSED: usize = TAKEN + 8;
+/// Whether the reader wants a wake-up with the next record; 32 bits.
 pub(crate) const RX_ARMED: usize = TAKEN + 12;
+/// Whether the writer wants a wake-up when there is room; 32 bits.
 pub(crate) const TX_ARMED: usize = TAKEN + 16;
 
-/// Whether the reader is gone: in the line of the words by which the writer names regions that it
-/// uses (`rma`), which it reads at each access.
+/// Whether the reader is gone, 64 bits: in the line of the words by which the writer names regions
+/// that it uses (`rma`), which it reads at each access.
 pub(crate) const READER_GONE: usize = 3 * LINE + 16;
 
-/// The writer's line: where its process ran last (`shm::cpu`).
+/// Where the writer's process ran last (`shm::cpu`), 64 bits.
 pub(crate) const WRITER_CPU: usize = 8 * LINE;
 
 /// Bit offsets in a record's word: the kind, above the length, and the caller's flags.
@@ -30,7 +49,7 @@ pub(crate) const FLAGS: u32 = 40;
 /// Word in place of a record: the next record is at the beginning of the ring.
 pub(crate) const WRAP: u64 = 0xff << KIND;
 
-/// Bytes a record takes.
+/// Bytes that a record with a payload of `len` bytes takes.
 pub(crate) const fn span(len: usize) -> usize {
     (8 + len + LINE - 1) & !(LINE - 1)
 }

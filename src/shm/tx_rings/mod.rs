@@ -249,7 +249,7 @@ impl TxRings {
     /// Whether a peer's ring has room for `count` records of `len` bytes now; `true` where there is
     /// no ring yet. A ring without room is remembered for [`TxRings::arm`].
     #[inline]
-    pub fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
+    pub fn check_room(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return true;
         };

@@ -113,7 +113,9 @@ impl TxRings {
         let (sock, pid) = connection::connect(&self.own, addr, ring.fd())?;
         ring.passed();
         let sock = Arc::new(sock);
-        let conn = self.thread.called(&self.shared, Arc::clone(&sock), pid);
+        let conn = self
+            .thread
+            .watch_outgoing(&self.shared, Arc::clone(&sock), pid);
         Ok(TxRing {
             ring,
             sock,

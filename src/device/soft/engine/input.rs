@@ -15,7 +15,7 @@ impl Engine {
             let access = mem.access();
             let strangers = self.strangers;
             for g in &got {
-                self.arrived(g, arena, sink, &access, now);
+                self.handle_datagram(g, arena, sink, &access, now);
             }
             self.end_run(arena);
             if let Some(g) = got.first().filter(|_| self.strangers == strangers) {
@@ -46,12 +46,12 @@ impl Engine {
             app_polls: true,
         };
         let mut arena = bytes.to_vec();
-        self.arrived(&g, &mut arena, &mut sink, &mem.access(), now);
+        self.handle_datagram(&g, &mut arena, &mut sink, &mem.access(), now);
         self.end_run(&arena);
     }
 
     /// Handles a received datagram: opens it first where datagrams are sealed.
-    fn arrived(
+    fn handle_datagram(
         &mut self,
         g: &RxDatagram,
         arena: &mut [u8],

@@ -213,7 +213,7 @@ pub(crate) struct Engine {
     send_unmodified: bool,
     /// Copies of every datagram sent, for a test harness.
     #[cfg(any(test, feature = "internals"))]
-    tap: Option<Arc<std::sync::Mutex<Vec<Vec<u8>>>>>,
+    tap: Option<Arc<crate::core::sync::Mutex<Vec<Vec<u8>>>>>,
     /// The application chose the queue pair's number: callers need no token.
     service: bool,
     ops: Slab<EngineOp>,
@@ -570,7 +570,7 @@ impl Engine {
 
     /// Starts to copy every datagram sent; returns the list of copies.
     #[cfg(any(test, feature = "internals"))]
-    pub(crate) fn tap(&mut self) -> Arc<std::sync::Mutex<Vec<Vec<u8>>>> {
+    pub(crate) fn tap(&mut self) -> Arc<crate::core::sync::Mutex<Vec<Vec<u8>>>> {
         self.send_unmodified = false;
         Arc::clone(self.tap.insert(Arc::default()))
     }

@@ -133,7 +133,7 @@ impl Cubic {
 
     /// The flow starts again after a pause of more than a time-out: a large window is no longer
     /// known to fit (RFC 5681, 4.1).
-    pub(super) fn idle(&mut self) {
+    pub(super) fn restart_after_idle(&mut self) {
         if self.window > INITIAL {
             self.threshold = self.threshold.min(self.window).max(INITIAL);
             self.window = INITIAL;
@@ -336,7 +336,7 @@ mod tests {
         let mut c = Cubic::new(0);
         c.window = 800.0;
         c.lost();
-        c.idle();
+        c.restart_after_idle();
         assert_eq!((c.window(), c.threshold as u32), (INITIAL as u32, 560));
         for now in 0..1000 {
             c.acked(&ack(1, true), now);

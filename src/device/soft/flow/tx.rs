@@ -166,7 +166,7 @@ impl<T> TxFlow<T> {
             self.progress_at = now;
             (self.oldest, self.oldest_since) = (self.next, now);
             if now.saturating_sub(self.last_sent) > PROBE_MAX {
-                self.cubic.idle();
+                self.cubic.restart_after_idle();
             }
         }
         let psn = self.next;

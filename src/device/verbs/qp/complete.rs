@@ -58,7 +58,7 @@ impl VerbsQp {
             return;
         }
         if wc.wr_id & RECV != 0 {
-            self.arrived(slot, wc, into);
+            self.handle_receive(slot, wc, into);
             return;
         }
         self.ended(slot, status_of(wc), into);
@@ -76,7 +76,8 @@ impl VerbsQp {
         }
     }
 
-    pub(super) fn arrived(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+    /// Handles the completion of the receive in a slot.
+    pub(super) fn handle_receive(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
         self.empty.push(slot);
         if self.mode != Mode::Packets {
             return self.taken(slot, wc, into);

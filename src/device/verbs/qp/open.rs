@@ -2,7 +2,39 @@
 
 use super::timer::{set_timer, timer};
 use super::*;
+use crate::device::AdapterAttr;
 use core::mem::{size_of, zeroed};
+
+/// Sizes of a queue pair.
+struct QueueSizes {
+    sends: usize,
+    recvs: usize,
+    /// Bytes of inline data of a request.
+    inline: usize,
+    /// The send queue has wide entries, for more inline data.
+    wide: bool,
+}
+
+impl QueueSizes {
+    fn of(attr: &AdapterAttr, mode: Mode, wanted: &RawQp) -> QueueSizes {
+        let raw = &attr.raw;
+        let wide = raw.wide.filter(|_| wanted.inline > raw.inline);
+        let (sends, recvs, inline) = match (mode, wide) {
+            (Mode::Packets, _) => {
+                let sends = wanted.sends.clamp(attr.sq_depth, attr.sends_most);
+                (sends, attr.rq_depth, 0)
+            }
+            (_, None) => (raw.sends, raw.recvs, raw.inline),
+            (_, Some(w)) => (w.sends, raw.recvs, w.inline.min(wanted.inline)),
+        };
+        QueueSizes {
+            sends,
+            recvs,
+            inline: inline.min(InlineData::MOST),
+            wide: wide.is_some(),
+        }
+    }
+}
 
 impl VerbsQp {
     /// A queue pair that is ready to send and receive. `FI_ENOMEM`, `FI_EIO`.
@@ -12,46 +44,22 @@ impl VerbsQp {
         wanted: &RawQp,
     ) -> Result<VerbsQp> {
         let a = dev.adapter;
-        let (mtu, raw) = (a.attr.mtu, &a.attr.raw);
-        let packets = mode == Mode::Packets;
-        let wide = raw.wide.filter(|_| wanted.inline > raw.inline);
-        let (sends, recvs) = match (packets, wide) {
-            (true, _) => (
-                wanted.sends.clamp(a.attr.sq_depth, a.attr.sends_most),
-                a.attr.rq_depth,
+        let QueueSizes {
+            sends,
+            recvs,
+            inline,
+            wide,
+        } = QueueSizes::of(&a.attr, mode, wanted);
+        let (tx, rx) = match mode {
+            Mode::Packets => (
+                Pool::new(&dev.memory, sends, a.attr.mtu)?,
+                Some(Pool::new(&dev.memory, recvs, a.attr.mtu)?),
             ),
-            (false, None) => (raw.sends, raw.recvs),
-            (false, Some(w)) => (w.sends, raw.recvs),
+            // Of the application's requests, only empty ones need memory of ours.
+            _ => (Pool::new(&dev.memory, 1, 64)?, None),
         };
-        // Of the application's requests, only empty ones need memory of ours.
-        let tx = if packets {
-            Pool::new(&dev.memory, sends, mtu)?
-        } else {
-            Pool::new(&dev.memory, 1, 64)?
-        };
-        let rx = match mode {
-            Mode::Packets => Some(Pool::new(&dev.memory, recvs, mtu)?),
-            _ => None,
-        };
-        // Completions that go to an external queue need no room in ours.
-        let [tx_out, rx_out] = [0, 1].map(|i| wanted.queues[i].is_some());
-        let entries = if tx_out { 0 } else { sends } + if rx_out { 0 } else { recvs };
-        let longest = a.attr.identity.as_ref().map_or(usize::MAX, |i| i.cq_depth);
-        let (channel, cq) = match wanted.completions.min(longest) {
-            more if more > entries && a.attr.caps.unsolicited => {
-                // An adapter with shorter queues gets what its own requests need.
-                Self::queue(&dev, more).or_else(|_| Self::queue(&dev, entries.max(1)))?
-            }
-            _ => Self::queue(&dev, entries.max(1))?,
-        };
-        let (wait, timer) = (WaitSet::new()?, timer()?);
-        wait.add(timer.as_raw_fd());
-        if channel.is_null() {
-            set_timer(&timer, TICK);
-        } else {
-            // SAFETY: the channel was opened above, and is destroyed by `drop` alone.
-            wait.add(unsafe { (*channel).fd });
-        }
+        let (channel, cq) = Self::own_queue(&dev, sends, recvs, wanted)?;
+        let (wait, timer) = Self::wait_set(channel)?;
         let mut q = VerbsQp {
             addr: QpAddr {
                 gid: a.attr.gid,
@@ -60,13 +68,8 @@ impl VerbsQp {
             dev,
             mode,
             reports_rnr: false,
-            inline: match packets {
-                true => 0,
-                false => wide
-                    .map_or(raw.inline, |w| w.inline.min(wanted.inline))
-                    .min(InlineData::MOST),
-            },
-            wide: wide.is_some(),
+            inline,
+            wide,
             qp: null_mut(),
             ex: null_mut(),
             cq,
@@ -105,6 +108,40 @@ impl VerbsQp {
         Ok(q)
     }
 
+    /// The completion queue for what goes to no external one, as [`VerbsQp::queue`].
+    fn own_queue(
+        dev: &OpenAdapter,
+        sends: usize,
+        recvs: usize,
+        wanted: &RawQp,
+    ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq)> {
+        let attr = &dev.adapter.attr;
+        let [tx_out, rx_out] = [0, 1].map(|i| wanted.queues[i].is_some());
+        let entries = if tx_out { 0 } else { sends } + if rx_out { 0 } else { recvs };
+        let longest = attr.identity.as_ref().map_or(usize::MAX, |i| i.cq_depth);
+        match wanted.completions.min(longest) {
+            more if more > entries && attr.caps.unsolicited => {
+                // An adapter with shorter queues gets what its own requests need.
+                Self::queue(dev, more).or_else(|_| Self::queue(dev, entries.max(1)))
+            }
+            _ => Self::queue(dev, entries.max(1)),
+        }
+    }
+
+    /// What a caller waits for: events of the channel, and a timer, which runs from the beginning
+    /// where there is no channel.
+    fn wait_set(channel: *mut ibv_comp_channel) -> Result<(WaitSet, OwnedFd)> {
+        let (wait, timer) = (WaitSet::new()?, timer()?);
+        wait.add(timer.as_raw_fd());
+        if channel.is_null() {
+            set_timer(&timer, TICK);
+        } else {
+            // SAFETY: the channel is open, and is destroyed by `drop` alone.
+            wait.add(unsafe { (*channel).fd });
+        }
+        Ok((wait, timer))
+    }
+
     /// A completion queue with a channel for events, or without one where the adapter has none.
     pub(super) fn queue(
         dev: &OpenAdapter,
@@ -134,21 +171,45 @@ impl VerbsQp {
 
     /// Creates the queue pair and moves it through INIT and RTR to RTS.
     pub(super) fn create(&mut self, sends: usize, recvs: usize, wanted: &RawQp) -> Result<()> {
+        self.create_qp(sends, recvs, wanted)?;
+        let a = self.dev.adapter;
+        // SAFETY: the queue pair was created above, and is destroyed by `drop` alone.
+        unsafe {
+            self.ex = (a.lib.ibv_qp_to_qp_ex)(self.qp);
+            for (c, kinds) in &wanted.counters {
+                c.attach(self.qp, *kinds)?;
+            }
+            // The first generation (0xefa0) has two sub-queues in a completion queue, which `rings`
+            // does not support.
+            let first = a.attr.identity.as_ref().is_none_or(|i| i.device == 0xefa0);
+            if !first && crate::core::params::efa().use_data_path_direct {
+                self.rings = QueueRings::open(a.lib, self.qp, self.cq, !self.channel.is_null());
+            }
+            self.addr.qpn = (*self.qp).qp_num as u16;
+        }
+        self.addr.qkey = (crate::device::host::random() as u32 & 0x7fff_ffff) | 1;
+        self.make_ready(wanted)
+    }
+
+    /// Operations that the queue pair may do (`ibv_qp_create_send_ops_flags`).
+    fn operations(&self) -> u64 {
+        let caps = &self.dev.adapter.attr.caps;
+        let reliable = self.mode != Mode::Datagram;
+        let mut ops = OP_SEND | OP_SEND_IMM;
+        if caps.rdma_read && reliable {
+            ops |= OP_READ;
+        }
+        if caps.rdma_write && reliable {
+            ops |= OP_WRITE | OP_WRITE_IMM;
+        }
+        ops
+    }
+
+    /// Creates the queue pair, in state RESET; with service level 0 where the adapter has no other.
+    fn create_qp(&mut self, sends: usize, recvs: usize, wanted: &RawQp) -> Result<()> {
         let a = self.dev.adapter;
         let caps = &a.attr.caps;
-        let mut ops = OP_SEND | OP_SEND_IMM;
         let reliable = self.mode != Mode::Datagram;
-        ops |= if caps.rdma_read && reliable {
-            OP_READ
-        } else {
-            0
-        };
-        ops |= if caps.rdma_write && reliable {
-            OP_WRITE | OP_WRITE_IMM
-        } else {
-            0
-        };
-        let qkey = (crate::device::host::random() as u32 & 0x7fff_ffff) | 1;
         // SAFETY: the attributes are valid for the calls; zero is a valid value of all their
         // members.
         unsafe {
@@ -171,7 +232,7 @@ impl VerbsQp {
             init.sq_sig_all = 1;
             init.comp_mask = INIT_PD | INIT_SEND_OPS;
             init.pd = self.dev.memory.pd();
-            init.send_ops_flags = ops;
+            init.send_ops_flags = self.operations();
             let mut efa = efadv_qp_init_attr {
                 flags: flag(wanted.unsolicited && caps.unsolicited, QP_UNSOLICITED)
                     | flag(self.wide && caps.rdma_write, QP_INLINE_WRITE),
@@ -198,35 +259,32 @@ impl VerbsQp {
                 efa.sl = 0;
                 self.qp = (a.lib.efadv_create_qp_ex)(a.context, &mut init, &mut efa, len);
             }
-            if self.qp.is_null() {
-                return Err(failed("a queue pair", &a.attr.name));
+        }
+        match self.qp.is_null() {
+            true => Err(failed("a queue pair", &a.attr.name)),
+            false => Ok(()),
+        }
+    }
+
+    /// Moves the queue pair through INIT and RTR to RTS.
+    fn make_ready(&mut self, wanted: &RawQp) -> Result<()> {
+        let a = self.dev.adapter;
+        let reliable = self.mode != Mode::Datagram;
+        for (state, mut mask) in [INIT, RTR, RTS] {
+            let mut attr = ibv_qp_attr {
+                qp_state: state,
+                port_num: 1,
+                qkey: self.addr.qkey,
+                rnr_retry: wanted.rnr_retry,
+                ..ibv_qp_attr::default()
+            };
+            if state == RTS.0 && reliable && a.attr.raw.rnr_limit {
+                mask |= SET_RNR_RETRY;
             }
-            self.ex = (a.lib.ibv_qp_to_qp_ex)(self.qp);
-            for (c, kinds) in &wanted.counters {
-                c.attach(self.qp, *kinds)?;
-            }
-            // The first generation (0xefa0) has two sub-queues in a completion queue, which `rings`
-            // does not support.
-            let first = a.attr.identity.as_ref().is_none_or(|i| i.device == 0xefa0);
-            if !first && crate::core::params::efa().use_data_path_direct {
-                self.rings = QueueRings::open(a.lib, self.qp, self.cq, !self.channel.is_null());
-            }
-            self.addr.qpn = (*self.qp).qp_num as u16;
-            self.addr.qkey = qkey;
-            for (state, mut mask) in [INIT, RTR, RTS] {
-                let mut attr = ibv_qp_attr {
-                    qp_state: state,
-                    port_num: 1,
-                    qkey,
-                    rnr_retry: wanted.rnr_retry,
-                    ..ibv_qp_attr::default()
-                };
-                if state == RTS.0 && reliable && a.attr.raw.rnr_limit {
-                    mask |= SET_RNR_RETRY;
-                }
-                if (a.lib.ibv_modify_qp)(self.qp, &mut attr, mask) != 0 {
-                    return Err(failed("a state of a queue pair", &a.attr.name));
-                }
+            // SAFETY: the queue pair is destroyed by `drop` alone; the attributes are valid for the
+            // call.
+            if unsafe { (a.lib.ibv_modify_qp)(self.qp, &mut attr, mask) } != 0 {
+                return Err(failed("a state of a queue pair", &a.attr.name));
             }
         }
         Ok(())

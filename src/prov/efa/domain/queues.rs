@@ -194,7 +194,7 @@ fn shares_processor(s: &mut State, polled: PolledObject) -> (Option<bool>, bool)
     for ep in eps {
         let live = s.eps.get_mut(*ep).and_then(|e| e.live.as_mut());
         let shm = live.and_then(|l| l.shm_ep.as_mut());
-        let known = shm.and_then(|h| h.shares_processor());
+        let known = shm.and_then(|h| h.publish_and_compare_cpu());
         near = near.max(known);
     }
     (near, backoff.yields_alone())

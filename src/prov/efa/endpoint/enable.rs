@@ -2,8 +2,8 @@
 
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::any::{count, ExternalCounter};
-use crate::device::{Caps, Device, Events, QueuePair, RawQp};
+use crate::device::any::{count, AnyQp, Dev, ExternalCounter};
+use crate::device::{AdapterAttr, Caps, Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
@@ -14,6 +14,7 @@ use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::completion::CntrKind;
 use crate::prov::reports::cq::Cq;
 use crate::prov::reports::endpoint::check_cntr_kinds;
+use crate::prov::reports::CqBinding;
 use crate::shm::ShmEndpoint;
 use crate::types::*;
 use crate::wire::extra;
@@ -42,44 +43,8 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<RawFd> {
     if ep.enabled() {
         return Err(FI_EOPBADSTATE);
     }
-    let av = ep.av.ok_or_else(|| {
-        crate::warn_log!(FI_LOG_EP_CTRL, "fi_enable: no address vector is bound");
-        FI_ENOAV
-    })?;
-    let sends = ep.tx.is_some() || ep.cntrs.any(&CntrKind::INITIATED);
-    let receives = ep.rx.is_some() || ep.cntrs.any(&[CntrKind::Recv]);
-    if !(ep.is_context || sends && receives) {
-        crate::warn_log!(
-            FI_LOG_EP_CTRL,
-            "fi_enable: no completion queue or counter is bound for {}",
-            if sends { "FI_RECV" } else { "FI_TRANSMIT" }
-        );
-        return Err(FI_ENOCQ);
-    }
-    let queue = |b: Option<crate::prov::reports::CqBinding>| s.cqs.get(b?.cq)?.external.clone();
-    let queues = [ep.tx, ep.rx].map(queue);
-    let rx_size = ep.rx.and_then(|b| s.cqs.get(b.cq)).map_or(0, |q| q.size);
-    let completions = match crate::core::check::rma_target(ep.caps) {
-        true => rx_size.max(COMPLETIONS),
-        false => 0,
-    };
-    let counters = left_to_adapter(ep, &s.cntrs);
-    let mut qp = match ep.context.take() {
-        Some(qp) => qp,
-        None if ep.kind == Kind::Rdm => s.dev.open_qp(ep.qpn, ep.opts.packet_qp(completions))?,
-        None => s.dev.open_raw(&RawQp {
-            qpn: ep.qpn,
-            datagram: ep.kind == Kind::Dgram,
-            unsolicited: !ep.writes_take_receives,
-            inline: ep.opts.inject_limit(),
-            sends: 0,
-            completions,
-            low_latency: ep.opts.low_latency,
-            rnr_retry: ep.opts.rnr_retry(),
-            queues,
-            counters,
-        })?,
-    };
+    let av = check_bindings(ep)?;
+    let mut qp = open_queue_pair(ep, &s.cqs, &s.cntrs, &s.dev)?;
     qp.copy_device_memory(ep.opts.copies_device_memory());
     let rings = ep.opts.uses_shm() && ep.kind.uses_shm(&qp);
     let shm_ep = rings
@@ -90,20 +55,7 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<RawFd> {
     let wanted = ep.uses_rdma();
     (ep.rdma_read, ep.rdma_write) = (wanted && caps.rdma_read, wanted && caps.rdma_write);
     ep.homogeneous = caps.homogeneous;
-    let proto = proto::Endpoint::new(proto::Config {
-        id,
-        mtu: s.dev.attr().mtu,
-        raw_addr: addr::to_raw(&qp.addr()),
-        device_version: match &s.dev.attr().identity {
-            Some(i) => i.device,
-            None => SOFT_VERSION,
-        },
-        connid: qp.addr().qkey,
-        features: features(ep, &caps),
-        hmem_p2p: (ep.caps & FI_HMEM != 0).then_some(!ep.opts.copies_device_memory()),
-        policy: Policy::from_params(s.dev.attr().max_rdma),
-        early_max: s.budget.max(IN_FLIGHT_MAX),
-    });
+    let proto = protocol(id, ep, &qp, s.dev.attr(), s.budget);
     if ep.cntrs.any(&REMOTE) || !s.mr_cntrs.is_empty() {
         qp.report_remote();
         if let Some(t) = &s.table {
@@ -145,6 +97,71 @@ pub(crate) fn enable(s: &mut State, id: u32) -> Result<RawFd> {
     }
     attach_waits(ep, &mut s.cqs, &mut s.cntrs, id, fd);
     Ok(fd)
+}
+
+/// The address vector of an endpoint to which all is bound that it needs.
+fn check_bindings(ep: &Ep) -> Result<u32> {
+    let av = ep.av.ok_or_else(|| {
+        crate::warn_log!(FI_LOG_EP_CTRL, "fi_enable: no address vector is bound");
+        FI_ENOAV
+    })?;
+    let sends = ep.tx.is_some() || ep.cntrs.any(&CntrKind::INITIATED);
+    let receives = ep.rx.is_some() || ep.cntrs.any(&[CntrKind::Recv]);
+    if !(ep.is_context || sends && receives) {
+        crate::warn_log!(
+            FI_LOG_EP_CTRL,
+            "fi_enable: no completion queue or counter is bound for {}",
+            if sends { "FI_RECV" } else { "FI_TRANSMIT" }
+        );
+        return Err(FI_ENOCQ);
+    }
+    Ok(av)
+}
+
+/// The queue pair of an endpoint: the one that its context has, or a new one.
+fn open_queue_pair(ep: &mut Ep, cqs: &Slab<Cq>, cntrs: &Slab<Cntr>, dev: &Dev) -> Result<AnyQp> {
+    let queue = |b: Option<CqBinding>| cqs.get(b?.cq)?.external.clone();
+    let queues = [ep.tx, ep.rx].map(queue);
+    let rx_size = ep.rx.and_then(|b| cqs.get(b.cq)).map_or(0, |q| q.size);
+    let completions = match crate::core::check::rma_target(ep.caps) {
+        true => rx_size.max(COMPLETIONS),
+        false => 0,
+    };
+    let counters = left_to_adapter(ep, cntrs);
+    match ep.context.take() {
+        Some(qp) => Ok(qp),
+        None if ep.kind == Kind::Rdm => dev.open_qp(ep.qpn, ep.opts.packet_qp(completions)),
+        None => dev.open_raw(&RawQp {
+            qpn: ep.qpn,
+            datagram: ep.kind == Kind::Dgram,
+            unsolicited: !ep.writes_take_receives,
+            inline: ep.opts.inject_limit(),
+            sends: 0,
+            completions,
+            low_latency: ep.opts.low_latency,
+            rnr_retry: ep.opts.rnr_retry(),
+            queues,
+            counters,
+        }),
+    }
+}
+
+/// The protocol's state of an endpoint.
+fn protocol(id: u32, ep: &Ep, qp: &AnyQp, attr: &AdapterAttr, budget: usize) -> proto::Endpoint {
+    proto::Endpoint::new(proto::Config {
+        id,
+        mtu: attr.mtu,
+        raw_addr: addr::to_raw(&qp.addr()),
+        device_version: match &attr.identity {
+            Some(i) => i.device,
+            None => SOFT_VERSION,
+        },
+        connid: qp.addr().qkey,
+        features: features(ep, &attr.caps),
+        hmem_p2p: (ep.caps & FI_HMEM != 0).then_some(!ep.opts.copies_device_memory()),
+        policy: Policy::from_params(attr.max_rdma),
+        early_max: budget.max(IN_FLIGHT_MAX),
+    })
 }
 
 /// What this endpoint offers to peers, as bits of [`extra`].

@@ -96,11 +96,12 @@ pub(crate) fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
             return started;
         }
     }
-    general(s, id, &r.general())
+    atomic_slow_path(s, id, &r.general())
 }
 
+/// As [`atomic`], for all cases off the fast path.
 #[inline(never)]
-fn general(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Result<()> {
+fn atomic_slow_path(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Result<()> {
     match wait(s, id, (r.peer, &r.common), || DeferredWork::new(r))? {
         true => Ok(()),
         false => atomic_now(s, id, r),
@@ -129,7 +130,7 @@ fn completion(
 }
 
 /// The fast path: starts an atomic on few bytes of one piece, by a ring. `None`, and nothing done,
-/// when [`general`] has to start it.
+/// when [`atomic_slow_path`] has to start it.
 #[inline(always)]
 fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
     s: &mut State,

@@ -67,8 +67,8 @@ pub(crate) fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()>
     q.post_recv(Completion::part(ctx, ANY, mem.len()), mem)
 }
 
-/// The software adapter has brought a message.
-pub(crate) fn arrived(
+/// Handles a message that the software adapter has brought.
+pub(crate) fn handle_message(
     port: &mut EpPort,
     kind: Kind,
     rq: &mut RecvQueue,

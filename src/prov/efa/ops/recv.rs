@@ -52,7 +52,7 @@ pub(crate) fn recv<M: RecvBuffer, C: Call>(
             return posted;
         }
     }
-    general(s, by, *r)
+    recv_slow_path(s, by, *r)
 }
 
 /// Whether the flags of a call say no more than whether its completion is reported.
@@ -62,13 +62,18 @@ fn only_reports(c: &impl Call) -> bool {
     c.flags().is_some_and(few) && !c.is_work()
 }
 
+/// As [`recv`], for all cases off the fast path.
 #[inline(never)]
-fn general<M: RecvBuffer, C: Call>(s: &mut State, by: Poster, r: RecvReq<M, C>) -> Result<()> {
+fn recv_slow_path<M: RecvBuffer, C: Call>(
+    s: &mut State,
+    by: Poster,
+    r: RecvReq<M, C>,
+) -> Result<()> {
     recv_any(s, by, &r.general())
 }
 
 /// Posts a receive of a call without flags, or with the few of [`only_reports`], into one piece, to
-/// the endpoint's own queue. `None`, and nothing done, when [`general`] has to post it.
+/// the endpoint's own queue. `None`, and nothing done, when [`recv_slow_path`] has to post it.
 #[inline(always)]
 fn recv_plain<M: RecvBuffer, C: Call>(
     s: &mut State,

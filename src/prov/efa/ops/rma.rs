@@ -64,7 +64,7 @@ pub(crate) fn rma_now<D: SendBuffer, C: Call>(
     let c = &ep.config;
     let (len, injected) = (r.data.len(), r.data.injected());
     if !c.rma || len > c.rma_max || injected && len > c.inject_rma_max {
-        return refused(ep, len, injected);
+        return access_error(ep, len, injected);
     }
     match s.avs.get(c.av).and_then(|av| av.known(r.peer)) {
         Some(peer) => rma_to(s, id, peer, r),
@@ -72,8 +72,9 @@ pub(crate) fn rma_now<D: SendBuffer, C: Call>(
     }
 }
 
+/// The error of an access that the state or the settings of the endpoint forbid.
 #[cold]
-fn refused(ep: &Ep, len: usize, injected: bool) -> Result<()> {
+fn access_error(ep: &Ep, len: usize, injected: bool) -> Result<()> {
     if !ep.enabled() {
         return Err(FI_EOPBADSTATE);
     }
@@ -128,7 +129,7 @@ fn rma_to<D: SendBuffer, C: Call>(
         (RmaRoute::Ring, Some(p)) if p.len() <= shm_rma::RING_RMA_MAX => {
             match ring_short(live, completion(peer, r, mode.entry), p, r) {
                 Verdict::Queued => {}
-                Verdict::Unsupported => return general(s, id, (peer, route), mode, *r),
+                Verdict::Unsupported => return rma_slow_path(s, id, (peer, route), mode, *r),
                 other => return other.result(),
             }
             live.notify_sleeper();
@@ -160,7 +161,7 @@ fn rma_to<D: SendBuffer, C: Call>(
                 other => other.result(),
             }
         }
-        _ => general(s, id, (peer, route), mode, *r),
+        _ => rma_slow_path(s, id, (peer, route), mode, *r),
     }
 }
 
@@ -208,7 +209,7 @@ fn poll_endpoint(s: &mut State, id: u32) {
 
 /// As [`rma_to`], for all cases off the fast path.
 #[inline(never)]
-fn general<D: SendBuffer, C: Call>(
+fn rma_slow_path<D: SendBuffer, C: Call>(
     s: &mut State,
     id: u32,
     way: (PeerId, RmaRoute),

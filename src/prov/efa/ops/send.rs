@@ -130,7 +130,7 @@ fn send_to<D: SendBuffer, C: Call>(
     match (live.routes.message(peer), piece) {
         (MessageRoute::Ring, Some(p)) if simple && r.data.len() <= record_max(&r.data) => {
             let Some(h) = &mut live.shm_ep else {
-                return general(s, id, (peer, MessageRoute::Ring), mode, *r);
+                return send_slow_path(s, id, (peer, MessageRoute::Ring), mode, *r);
             };
             let (words, flags) = words_of(r.tag, r.cq_data);
             let what = RecordHeader {
@@ -143,7 +143,7 @@ fn send_to<D: SendBuffer, C: Call>(
             match h.tx.am_short(done, head, p.as_inject()) {
                 Verdict::Done => {}
                 Verdict::Unsupported => {
-                    return general(s, id, (peer, MessageRoute::Ring), mode, *r)
+                    return send_slow_path(s, id, (peer, MessageRoute::Ring), mode, *r)
                 }
                 other => return other.result(),
             }
@@ -165,7 +165,7 @@ fn send_to<D: SendBuffer, C: Call>(
         (MessageRoute::Packets, Some(p)) if simple && r.data.len() <= ep.config.packet_max => {
             let LiveEndpoint { qp, proto, .. } = live;
             let Some((head, len)) = proto.eager_head(peer, r.tag, r.cq_data) else {
-                return general(s, id, (peer, MessageRoute::Packets), mode, *r);
+                return send_slow_path(s, id, (peer, MessageRoute::Packets), mode, *r);
             };
             let done = completion(peer, r, mode.entry);
             let head = AmHeader::padded(&head, len);
@@ -184,7 +184,7 @@ fn send_to<D: SendBuffer, C: Call>(
                 other => other.result(),
             }
         }
-        (route, _) => general(s, id, (peer, route), mode, *r),
+        (route, _) => send_slow_path(s, id, (peer, route), mode, *r),
     }
 }
 
@@ -199,7 +199,7 @@ fn record_max(data: &impl SendBuffer) -> usize {
 
 /// As [`send_to`], for all cases off the fast path.
 #[inline(never)]
-fn general<D: SendBuffer, C: Call>(
+fn send_slow_path<D: SendBuffer, C: Call>(
     s: &mut State,
     id: u32,
     way: (PeerId, MessageRoute),

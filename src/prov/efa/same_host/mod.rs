@@ -173,7 +173,7 @@ pub(crate) fn event_words(
 
 /// Handles a record of a kind of this module. `Deferred`: the next poll has to present it again.
 #[inline]
-pub(crate) fn arrived(
+pub(crate) fn handle_record(
     from: PeerId,
     record: &Record,
     rendezvous: &mut Rendezvous,
@@ -194,7 +194,7 @@ pub(crate) fn arrived(
             }
             port.remote_access(key, len, record.flags & WROTE != 0);
         }
-        kind::RTS..=kind::SPLIT_DONE => return rendezvous.arrived(from, record, rq, port),
+        kind::RTS..=kind::SPLIT_DONE => return rendezvous.handle_record(from, record, rq, port),
         kind::CONFIRMED => {
             let data = record.flags & WITH_DATA != 0;
             let head = MessageHead {
@@ -218,7 +218,7 @@ pub(crate) fn arrived(
                 }
             }
         }
-        _ if shm_rma::is(record) => shm_rma::arrived(from, record, rq, port),
+        _ if shm_rma::is(record) => shm_rma::handle_access(from, record, rq, port),
         _ => {}
     }
     Flow::Taken

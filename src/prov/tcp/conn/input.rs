@@ -9,7 +9,8 @@ use super::super::progress::{MISSES, MUCH};
 use super::super::recvq::{forget, SavedMsg, SavedState};
 use super::super::state::{FailReason, MsgInfo, TcpState};
 use super::super::wire::{self, Head, Malformed, XnetOp, BASE};
-use super::make::{control, control_needs, end, refuse};
+use super::end::{end, refuse};
+use super::make::{control, control_needs};
 use super::saved::{announced, is_ahead, save};
 use super::{lost, post, Conn, ConnState, InBody, PayloadTarget, Phase, RegionKeys, Then};
 use crate::core::slab::Slab;
@@ -68,7 +69,7 @@ pub(crate) fn receive(s: &mut TcpState, id: u32) -> bool {
                 s.misses = if much { MISSES } else { 0 };
                 let first = n.min(direct.len());
                 if first > 0 {
-                    arrived(s, id, first);
+                    count_payload(s, id, first);
                 }
                 let rest = buf.get(..n - first).unwrap_or(&[]);
                 if let Err(why) = consume(s, id, rest) {
@@ -127,7 +128,7 @@ fn straight(c: &Conn) -> UserMem {
 }
 
 /// Counts `n` bytes of the payload that are in their place.
-fn arrived(s: &mut TcpState, id: u32, n: usize) {
+fn count_payload(s: &mut TcpState, id: u32, n: usize) {
     let Some(c) = s.conns.get_mut(id) else { return };
     if let Phase::Body(b) = &mut c.rx.phase {
         b.off += n as u64;
@@ -155,7 +156,7 @@ pub(crate) fn consume(
                 let (now, rest) = bytes.split_at(left.min(bytes.len()));
                 store_payload(&mut s.saved, b, now);
                 bytes = rest;
-                arrived(s, id, now.len());
+                count_payload(s, id, now.len());
             }
             Phase::Held { .. } => {
                 c.rx.stash.extend_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Setting up and ending connections.
+//! Setting up connections.
 //!
 //! An endpoint connects when it first sends. Both sides may connect at once: the request of the
 //! side with the larger address is used and the other refused; messages queued for the refused one
@@ -10,26 +10,23 @@
 //! host is gone the system finds out (keep-alive). A request whose connection ends before the
 //! answer is sent again, until [`timeout`] was spent in pauses between the attempts.
 
-use super::super::ep::{listener_name, TcpEp, Unreached};
+use super::super::ep::TcpEp;
 use super::super::msg;
-use super::super::state::{TcpState, NO_CONN};
+use super::super::state::TcpState;
 use super::super::wire::{
     emit_control, parse_control, Control, ControlKind, Hello, CONTROL, RDM_VERSION, VERSION_SEEN,
 };
-use super::input::{fail_incoming, receive};
+use super::end::{close_stream, drop_conn, end, lost, peer_text, refuse};
+use super::input::receive;
 use super::output::watch;
 use super::{flush, Conn, ConnState, Phase};
 use crate::core::{errno, params, Errno, Result};
-use crate::device::host::descriptors_max;
-use crate::device::stream::{Poller, Stream, StreamListener};
+use crate::device::stream::Stream;
 use crate::proto::PeerId;
-use crate::prov::reports::completion::CntrKind;
 use crate::types::*;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Accepted connections without a request yet, at one endpoint; one more ends the oldest.
-const PENDING_MAX: usize = 1024;
 /// Delay of the next attempt after a refusal, doubled each time up to [`RETRY_MAX`].
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -131,7 +128,7 @@ pub(crate) fn send_control(c: &Conn, kind: ControlKind, data: &[u8]) -> Result<(
     }
 }
 
-/// Our own hello.
+/// What a request or an answer of this endpoint carries.
 fn our_hello(ep: &TcpEp, version: u8) -> Hello {
     Hello {
         version,
@@ -165,117 +162,6 @@ pub(crate) fn writable(s: &mut TcpState, id: u32) {
     watch(s, id);
 }
 
-/// The next connection at the listener of `s`, if there is one. Where no descriptor is left,
-/// `end_oldest` makes room once. Fails when none can be accepted now.
-pub(crate) fn next_caller<S>(
-    s: &mut S,
-    listener: impl Fn(&S) -> Option<&StreamListener>,
-    end_oldest: impl FnOnce(&mut S) -> bool,
-) -> Result<Option<Stream>> {
-    let accept = |s: &S| listener(s).map_or(Ok(None), accept_one);
-    match accept(s) {
-        Err(_) if end_oldest(s) => accept(s),
-        accepted => accepted,
-    }
-}
-
-fn accept_one(l: &StreamListener) -> Result<Option<Stream>> {
-    let accepted = l.accept().inspect_err(|e| {
-        crate::warn_limited!(
-            FI_LOG_EP_CTRL,
-            "cannot take a connection in: {} (ulimit -n)",
-            errno::text(*e)
-        );
-    })?;
-    let Some((stream, _)) = accepted else {
-        return Ok(None);
-    };
-    stream.tune(params::tcp().nodelay);
-    Ok(Some(stream))
-}
-
-/// Most callers of a listener that have not sent their request: the application, too, needs
-/// descriptors.
-pub(crate) fn pending_max() -> usize {
-    PENDING_MAX.min(descriptors_max() / 4).max(1)
-}
-
-/// Says that the oldest caller without a request makes room for another.
-pub(crate) fn log_too_many(count: usize) {
-    crate::warn_limited!(
-        FI_LOG_EP_CTRL,
-        "{count} connections are not identified yet: the oldest is ended"
-    );
-}
-
-/// Ends the caller that has been without a request for longest, if there is one.
-fn end_oldest_caller(s: &mut TcpState, ep: u32) -> bool {
-    let Some(e) = s.eps.get_mut(ep) else {
-        return false;
-    };
-    let count = e.callers.len();
-    let Some(oldest) = e.callers.pop_front() else {
-        return false;
-    };
-    log_too_many(count);
-    drop_conn(s, oldest);
-    true
-}
-
-/// Takes in connections that wait at an endpoint's listener.
-pub(crate) fn accept(s: &mut TcpState, ep: u32) {
-    loop {
-        let next = next_caller(
-            s,
-            |s| s.eps.get(ep)?.listener.as_ref(),
-            |s| end_oldest_caller(s, ep),
-        );
-        let stream = match next {
-            Ok(Some(stream)) => stream,
-            Ok(None) => return,
-            Err(_) => return mute(s, ep),
-        };
-        let fd = stream.fd();
-        // A caller has no time limit: it may have connected and then begun to compute.
-        let c = Conn::new(ep, ConnState::Accepted, Some(stream), Instant::now());
-        let id = s.conns.insert(c);
-        if let Some(e) = s.eps.get_mut(ep) {
-            e.callers.push_back(id);
-            if e.callers.len() > pending_max() {
-                end_oldest_caller(s, ep);
-            }
-        }
-        if s.poller.add(fd, u64::from(id), true, false).is_err() {
-            drop_conn(s, id);
-            continue;
-        }
-        // Most often the request has arrived already.
-        receive(s, id);
-    }
-}
-
-/// Does not look at an endpoint's listener for a while: whoever calls stays in the backlog.
-fn mute(s: &mut TcpState, ep: u32) {
-    if let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) {
-        s.poller.remove(l.fd());
-        s.muted.push((ep, Instant::now() + MUTED));
-    }
-}
-
-/// Looks at listeners again whose time has come.
-pub(crate) fn unmute(s: &mut TcpState) {
-    let now = Instant::now();
-    let (eps, poller) = (&s.eps, &s.poller);
-    let heard = |ep: u32| match eps.get(ep).and_then(|e| e.listener.as_ref()) {
-        Some(l) => poller.add(l.fd(), listener_name(ep), true, false).is_ok(),
-        None => true,
-    };
-    s.muted.retain(|(ep, until)| *until > now || !heard(*ep));
-}
-
-/// How long a listener is not looked at after a connection could not be taken in.
-const MUTED: Duration = Duration::from_millis(20);
-
 /// Bytes that are missing of a control message that begins with these; `None` if they are
 /// malformed.
 pub(crate) fn control_needs(bytes: &[u8]) -> Option<usize> {
@@ -302,30 +188,21 @@ pub(super) fn control(s: &mut TcpState, id: u32, bytes: &[u8]) {
         return msg::handle_answer(s, id, &control, data);
     }
     match (c.state, control.kind) {
-        (ConnState::Requested, ControlKind::Reject) => refused(s, id),
+        (ConnState::Requested, ControlKind::Reject) => handle_reject(s, id),
         (ConnState::Requested, ControlKind::Accept) => match hello {
-            Ok(h) => opened(s, id, &control, &h),
+            Ok(h) => handle_accept(s, id, &control, &h),
             Err(why) => refuse(s, id, why),
         },
         (ConnState::Accepted, ControlKind::Request) => match hello {
-            Ok(h) => requested(s, id, &control, &h),
+            Ok(h) => handle_request(s, id, &control, &h),
             Err(why) => refuse(s, id, why),
         },
         _ => refuse(s, id, "its control message comes at the wrong time"),
     }
 }
 
-/// Ends a connection whose peer violates the protocol.
-pub(crate) fn refuse(s: &mut TcpState, id: u32, why: &str) {
-    let from = s.conns.get(id).and_then(|c| c.stream.as_ref());
-    let from = from.and_then(Stream::peer_addr);
-    let from = from.map_or("?".to_string(), |a| a.to_string());
-    crate::warn_log!(FI_LOG_EP_DATA, "the connection with {from} is ended: {why}");
-    end(s, id, FI_EPROTO, &format!("protocol error: {why}"));
-}
-
 /// Handles the refusal of our request: the peer's own is on its way, or ours is tried again.
-fn refused(s: &mut TcpState, id: u32) {
+pub(super) fn handle_reject(s: &mut TcpState, id: u32) {
     let Some(c) = s.conns.get_mut(id) else { return };
     if let Some(stream) = c.stream.take() {
         close_stream(&mut s.poller, &stream);
@@ -351,19 +228,13 @@ fn too_late(s: &mut TcpState, id: u32) {
     end(s, id, FI_ETIMEDOUT, &text);
 }
 
-/// Takes a socket out of the poller and shuts it down: a forked child may have it as well.
-fn close_stream(poller: &mut Poller, stream: &Stream) {
-    poller.remove(stream.fd());
-    stream.shut();
-}
-
 /// Whether messages may be announced on a connection of this version.
 fn announces(version: u8) -> bool {
     version & !VERSION_SEEN >= 1
 }
 
 /// Handles the acceptance of our request.
-fn opened(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
+fn handle_accept(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
     let Some(c) = s.conns.get_mut(id) else { return };
     c.announces = h.version & VERSION_SEEN != 0 && announces(h.version);
     c.remote_pid = h.pid;
@@ -380,27 +251,57 @@ fn open(s: &mut TcpState, id: u32, control: &Control) {
     flush(s, id);
 }
 
+/// The addresses of both endpoints of a caller's connection: the peer's, and ours.
+fn endpoint_addrs(s: &TcpState, id: u32, h: &Hello) -> Option<[SocketAddr; 2]> {
+    let c = s.conns.get(id)?;
+    let stream = c.stream.as_ref()?;
+    let mut peer = stream.peer_addr()?;
+    peer.set_port(h.port);
+    let mut own = s.eps.get(c.ep)?.addr;
+    // An endpoint that listens at all addresses takes the address that the peer connected to.
+    if let (true, Some(l)) = (own.ip().is_unspecified(), stream.local_addr()) {
+        own.set_ip(l.ip());
+    }
+    Some([peer, own])
+}
+
+/// The version that an acceptance names: the lower of both, marked as answered; 0 to a peer that
+/// names none.
+fn common_version(h: &Hello) -> u8 {
+    match h.version {
+        0 => 0,
+        v => v.min(RDM_VERSION) | VERSION_SEEN,
+    }
+}
+
+/// Drops our own connection to a peer for the one that the peer has made: what is queued for ours
+/// leaves by the peer's.
+fn replace_own_request(s: &mut TcpState, own: u32, accepted: u32) {
+    let Some(mut old) = s.conns.remove(own) else {
+        return;
+    };
+    if let Some(stream) = &old.stream {
+        close_stream(&mut s.poller, stream);
+    }
+    s.peers.release(old.peer);
+    s.making.retain(|m| *m != own);
+    if let Some(c) = s.conns.get_mut(accepted) {
+        c.tx.take_over(&mut old.tx);
+        c.rts = core::mem::take(&mut old.rts);
+    }
+}
+
 /// Handles the request of a peer.
-fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
-    let Some(c) = s.conns.get(id) else { return };
-    let ep = c.ep;
+fn handle_request(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
+    let Some(ep) = s.conns.get(id).map(|c| c.ep) else {
+        return;
+    };
     if let Some(e) = s.eps.get_mut(ep) {
         e.callers.retain(|c| *c != id);
     }
-    let from = c.stream.as_ref().and_then(Stream::peer_addr);
-    let (Some(mut from), Some(e)) = (from, s.eps.get(ep)) else {
+    let Some([from, own]) = endpoint_addrs(s, id, h) else {
         return end(s, id, FI_ENOTCONN, "the peer is gone");
     };
-    from.set_port(h.port);
-    // An endpoint that listens at all addresses takes the address that the peer connected to.
-    let local = s
-        .conns
-        .get(id)
-        .and_then(|c| c.stream.as_ref()?.local_addr());
-    let mut own = e.addr;
-    if let (true, Some(l)) = (own.ip().is_unspecified(), local) {
-        own.set_ip(l.ip());
-    }
     let peer = s.peers.hold_addr(from);
     if let Some(c) = s.conns.get_mut(id) {
         c.peer = peer;
@@ -442,29 +343,17 @@ fn requested(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
             ConnState::Connecting | ConnState::Requested => {}
         }
     }
-    let version = match h.version {
-        0 => 0,
-        v => v.min(RDM_VERSION) | VERSION_SEEN,
-    };
     let (Some(c), Some(e)) = (s.conns.get_mut(id), s.eps.get(ep)) else {
         return;
     };
-    if let Err(err) = send_control(c, ControlKind::Accept, &our_hello(e, version).emit()) {
+    let hello = our_hello(e, common_version(h)).emit();
+    if let Err(err) = send_control(c, ControlKind::Accept, &hello) {
         return end(s, id, err, "the answer to its request could not be sent");
     }
     c.announces = announces(h.version);
     c.remote_pid = h.pid;
-    if let Some(mut old) = former.and_then(|f| s.conns.remove(f)) {
-        if let Some(stream) = &old.stream {
-            close_stream(&mut s.poller, stream);
-        }
-        // Messages queued for our own request leave by the peer's connection.
-        s.peers.release(old.peer);
-        s.making.retain(|m| Some(*m) != former);
-        if let Some(c) = s.conns.get_mut(id) {
-            c.tx.take_over(&mut old.tx);
-            c.rts = core::mem::take(&mut old.rts);
-        }
+    if let Some(f) = former {
+        replace_own_request(s, f, id);
     }
     if !ourselves {
         if let Some(e) = s.eps.get_mut(ep) {
@@ -502,122 +391,6 @@ pub(crate) fn expire(s: &mut TcpState) {
             if let Err(e) = attempt(s, id) {
                 lost(s, id, e, "connecting to");
             }
-        }
-    }
-}
-
-fn peer_text(s: &TcpState, id: u32) -> String {
-    let addr = s.conns.get(id).and_then(|c| s.peers.addr(c.peer));
-    addr.map_or("a caller".to_string(), |a| a.to_string())
-}
-
-pub(super) fn log_lost(s: &TcpState, id: u32, e: Errno, doing: &str) -> String {
-    let text = format!("{doing} {}: {}", peer_text(s, id), errno::text(e));
-    crate::info_log!(FI_LOG_EP_CTRL, "{text}");
-    text
-}
-
-/// Ends a connection that the system reports as failed with this errno. An RDM endpoint's request
-/// that has no answer yet is sent again.
-#[cold]
-pub(crate) fn lost(s: &mut TcpState, id: u32, e: Errno, doing: &str) {
-    let requested = s.conns.get(id).filter(|c| c.state == ConnState::Requested);
-    let ep = requested.and_then(|c| s.eps.get(c.ep));
-    if ep.is_some_and(|e| e.msg.is_none()) {
-        return refused(s, id);
-    }
-    let text = log_lost(s, id, e, doing);
-    end(s, id, e, &text);
-}
-
-/// Ends a connection: everything that needs it fails.
-#[cold]
-pub(crate) fn end(s: &mut TcpState, id: u32, e: Errno, text: &str) {
-    let Some(mut c) = s.conns.remove(id) else {
-        return;
-    };
-    let peer = s.peers.addr(c.peer);
-    forget_conn(s, id, &c);
-    msg::report_end(s, c.ep, (id, c.state), e, &[]);
-    let why = (e, text.to_string());
-    fail_incoming(s, id, &mut c, &why);
-    let queued: Vec<_> = c.tx.drain().collect();
-    let attempt = !matches!(c.state, ConnState::Open | ConnState::Accepted);
-    if let Some(peer) = peer.filter(|_| attempt && queued.is_empty()) {
-        // A silent operation was refused while there was no connection, and is tried again.
-        if let Some(ep) = s.eps.get_mut(c.ep) {
-            ep.unreached = Some(Unreached {
-                peer,
-                why: e,
-                at: Instant::now(),
-            });
-        }
-    }
-    let sent = c.unacked.iter().copied();
-    let reads = c.reads.iter().map(|(n, _)| *n);
-    let announced = c.rts.iter().map(|(_, (n, _))| *n);
-    // In the order in which they were posted, as far as that is known.
-    let mut unreported = 0;
-    let counted = s
-        .eps
-        .get(c.ep)
-        .is_some_and(|e| e.cntrs.any(&CntrKind::INITIATED));
-    for n in sent.chain(reads).chain(announced).chain(queued) {
-        unreported += usize::from(n.silent && !counted);
-        s.tx_failed(&n, &why);
-    }
-    if unreported > 0 {
-        crate::warn_limited!(
-            FI_LOG_EP_DATA,
-            "{unreported} injected messages or writes may not have arrived: {text}"
-        );
-    }
-    for (_, (place, msg, _)) in &c.cts {
-        s.recv_done(c.ep, place, msg, Some(why.clone()));
-    }
-    msg::flush_receives(s, c.ep);
-}
-
-/// Drops a connection without a report of its operations. Receives of a shared receive context,
-/// which stays open, are reported: they end with FI_ECANCELED.
-pub(crate) fn drop_conn(s: &mut TcpState, id: u32) {
-    let Some(c) = s.conns.remove(id) else {
-        return;
-    };
-    forget_conn(s, id, &c);
-    let shared = s.eps.get(c.ep).is_some_and(|e| e.srx.is_some());
-    let why = (FI_ECANCELED, "the endpoint was closed".to_string());
-    for (place, msg) in c.incoming() {
-        match shared {
-            true => s.recv_done(c.ep, place, msg, Some(why.clone())),
-            false => drop(s.recvs.remove(place.recv)),
-        }
-    }
-}
-
-fn forget_conn(s: &mut TcpState, id: u32, c: &Conn) {
-    s.making.retain(|m| *m != id);
-    s.full -= u32::from(c.tx.waits());
-    if s.last_active == id {
-        s.last_active = NO_CONN;
-    }
-    if let Some(stream) = &c.stream {
-        close_stream(&mut s.poller, stream);
-    }
-    if c.state == ConnState::Accepted {
-        if let Some(e) = s.eps.get_mut(c.ep) {
-            e.callers.retain(|c| *c != id);
-        }
-    }
-    leave_to_others(s, id, (c.ep, c.peer));
-    s.peers.release(c.peer);
-}
-
-/// Has the next message to a connection's peer take another connection.
-pub(super) fn leave_to_others(s: &mut TcpState, id: u32, (ep, peer): (u32, PeerId)) {
-    if let Some(e) = s.eps.get_mut(ep) {
-        if e.conns.get(&peer) == Some(&id) {
-            e.conns.remove(&peer);
         }
     }
 }
@@ -664,7 +437,7 @@ mod tests {
         assert!(s.conns.get(id).unwrap().waited <= RETRY);
         // Only so long.
         s.conns.get_mut(id).unwrap().waited = timeout();
-        refused(&mut s, id);
+        handle_reject(&mut s, id);
         assert!(s.conns.get(id).is_none());
     }
 

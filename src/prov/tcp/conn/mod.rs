@@ -2,26 +2,28 @@
 //!
 //! Data path: `output` sends a header and its payload at once, or queues both while the socket is
 //! full; `input` cuts what arrives into headers and payloads, each payload going straight to its
-//! place; `saved` keeps messages that have no receive yet; `make` connects, answers and ends.
+//! place; `saved` keeps messages that have no receive yet. `make` connects and answers requests,
+//! `accept` takes connections from the listener, `end` ends them.
 //!
 //! Invariants: bytes leave and arrive in the order of the calls, so that acknowledgements and
 //! answers to reads need no numbers; lengths, counts, keys and numbers of the peer are checked
 //! before they are used; a peer that violates the protocol loses its connection, and no other peer
 //! is affected.
 
+mod accept;
+mod end;
 mod input;
 mod make;
 mod output;
 mod saved;
 
+pub(crate) use accept::{accept, log_too_many, next_caller, pending_max, unmute};
+pub(crate) use end::{drop_conn, end, lost, refuse};
+use end::{leave_to_others, log_lost};
 #[cfg(any(test, feature = "internals"))]
 pub(crate) use input::consume;
 pub(crate) use input::{receive, region_closed};
-pub(crate) use make::{
-    accept, conn_for, control_needs, drop_conn, end, expire, log_too_many, lost, next_caller,
-    pending_max, refuse, send_control, timeout, unmute, writable,
-};
-use make::{leave_to_others, log_lost};
+pub(crate) use make::{conn_for, control_needs, expire, send_control, timeout, writable};
 pub(crate) use output::{flush, post, send_rest, watch, Then};
 pub(crate) use saved::{deliver, discard};
 

@@ -4,8 +4,8 @@
 use super::super::recvq::{forget, RecvPlace, SavedMsg, SavedState};
 use super::super::state::{MsgInfo, TcpState};
 use super::super::wire::{Head, Malformed, XnetOp};
+use super::end::refuse;
 use super::input::{begin_payload, consume};
-use super::make::refuse;
 use super::output::watch;
 use super::{post, InBody, PayloadTarget, Phase, Then};
 use crate::core::params;

@@ -12,7 +12,7 @@ use super::state::TcpState;
 use crate::core::{Info, Result};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::mem_table::{MemTable, Naming};
-use crate::device::stream::Poller;
+use crate::device::poller::Poller;
 use crate::prov::contract::{domain_may_close, Domain, Fabric};
 use crate::prov::progress_thread::{self, ProgressThread};
 use crate::types::*;

@@ -53,7 +53,7 @@ impl Rendezvous {
 
     /// Adds a message that waits to be fetched, and matches a plain receive, to the batch of its
     /// peer that [`Rendezvous::fetch_batch`] fetches. `false`, and nothing done, when
-    /// [`Rendezvous::arrived`] has to handle its RTS.
+    /// [`Rendezvous::handle_record`] has to handle its RTS.
     pub(crate) fn gather<R: PeerRings>(
         &mut self,
         rings: &R,

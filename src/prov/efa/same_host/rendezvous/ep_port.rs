@@ -26,8 +26,8 @@ impl PeerRings for TxRings {
     }
 
     #[inline(always)]
-    fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
-        TxRings::fits(self, peer, count, len)
+    fn check_room(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
+        TxRings::check_room(self, peer, count, len)
     }
 
     fn widen(&mut self, peer: PeerId) {

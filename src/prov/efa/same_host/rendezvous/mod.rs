@@ -140,7 +140,7 @@ impl Rendezvous {
 
     /// Handles a record of a kind of this module. `Deferred`: the next poll has to present it
     /// again.
-    pub(crate) fn arrived<P: RendezvousPort>(
+    pub(crate) fn handle_record<P: RendezvousPort>(
         &mut self,
         from: PeerId,
         record: &impl ArrivedRecord,

@@ -25,8 +25,8 @@ pub(crate) trait PeerRings: SplitRings {
     fn reaches_memory(&self, peer: PeerId) -> bool;
 
     /// Whether a peer's ring has room for `count` records of `len` bytes; also where there is no
-    /// ring yet.
-    fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool;
+    /// ring yet. A ring without room wakes the sender once it has some.
+    fn check_room(&mut self, peer: PeerId, count: usize, len: usize) -> bool;
 
     /// Uses all of the ring to a peer from now on: much is to be written.
     fn widen(&mut self, peer: PeerId);

@@ -183,7 +183,7 @@ impl Rendezvous {
             }
         }
         let whole = len <= SHM_EAGER_MAX && !delivery;
-        if whole && !rings.fits(peer, len.div_ceil(FIRST), FIRST + 32) {
+        if whole && !rings.check_room(peer, len.div_ceil(FIRST), FIRST + 32) {
             return Verdict::NoResources;
         }
         let now = rings.now();
@@ -444,7 +444,7 @@ fn write_staged_data<P: RendezvousPort>(
 ) -> usize {
     let fits = |n: &usize| {
         let rings = port.rings();
-        rings.is_some_and(|r| r.fits(to, *n, REST + 32))
+        rings.is_some_and(|r| r.check_room(to, *n, REST + 32))
     };
     let most = part.len().div_ceil(REST);
     let Some(n) = (1..=most).rev().find(fits) else {

@@ -294,7 +294,7 @@ impl PeerRings for SimPort {
         !ways.iter().any(|w| h.unreached.contains(w))
     }
 
-    fn fits(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
+    fn check_room(&mut self, peer: PeerId, count: usize, len: usize) -> bool {
         let h = self.host.borrow();
         let ring = h.rings.get(&(self.me, peer));
         let full: usize = ring.map_or(0, |r| r.iter().map(|r| r.body.len() + 16).sum());

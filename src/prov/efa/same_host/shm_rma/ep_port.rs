@@ -104,7 +104,7 @@ impl RmaRings for TxRings {
     }
 
     fn fits_event(&mut self, peer: PeerId) -> bool {
-        self.fits(peer, 1, EVENT_LEN)
+        self.check_room(peer, 1, EVENT_LEN)
     }
 
     fn send_event(&mut self, peer: PeerId, what: (u64, usize, Option<u64>, bool)) -> Verdict {

@@ -37,7 +37,7 @@ use device::{DeviceAccess, DeviceCopies};
 use port::{RmaPort, RmaRings};
 pub(crate) use split::help;
 use std::collections::VecDeque;
-pub(crate) use target::{arrived, find, is, remote_right, serve};
+pub(crate) use target::{find, handle_access, is, remote_right, serve};
 pub(crate) use target::{Scratch, TargetAtomic, TargetMemory};
 
 /// Longest read or write that is one record, bytes.

@@ -243,8 +243,8 @@ pub(crate) fn find(dev: &Dev, at: &Iovs, access: u64) -> Result<UserMem, Status>
     Ok(all)
 }
 
-/// An access of a peer has come in.
-pub(crate) fn arrived(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
+/// Executes the access of a record.
+pub(crate) fn handle_access(from: PeerId, record: &Record, rq: &mut RecvQueue, port: &mut EpPort) {
     let memory = TargetMemory {
         dev: port.dev,
         table: port.table,

@@ -245,7 +245,7 @@ impl Sim {
                     continue;
                 }
                 fetch_batch(s);
-                if s.state.arrived(from, &r, &mut s.rq, &mut s.world) == Flow::Deferred {
+                if s.state.handle_record(from, &r, &mut s.rq, &mut s.world) == Flow::Deferred {
                     let mut h = self.host.borrow_mut();
                     if let Some(ring) = h.rings.get_mut(&(from, me)) {
                         ring.push_front(r);
@@ -525,7 +525,7 @@ fn numbers_of_peers_are_checked() {
         };
         for me in [0, 1] {
             let s = &mut sim.sides[me];
-            s.state.arrived(2, &r, &mut s.rq, &mut s.world);
+            s.state.handle_record(2, &r, &mut s.rq, &mut s.world);
         }
     }
     assert!(sim.sides[0].world.sent.is_empty());
@@ -547,6 +547,6 @@ fn bytes_that_nobody_asked_for_are_dropped() {
         body: vec![0; 5000],
     };
     until_received(&mut sim, |s| {
-        s.state.arrived(0, &unasked, &mut s.rq, &mut s.world);
+        s.state.handle_record(0, &unasked, &mut s.rq, &mut s.world);
     });
 }
