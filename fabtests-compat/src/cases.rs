@@ -406,6 +406,8 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "callers backlog",
         "callers exhausted",
         "callers leaving",
+        "first_contact",
+        "first_contact killed",
         "shared_close tcp",
         "shared_close efa",
         "shared_close efa tagged",

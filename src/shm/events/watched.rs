@@ -222,6 +222,13 @@ impl EventThread {
         }
     }
 
+    /// Whether the process at the other end of a connection is stopped, by a signal or a debugger.
+    #[cold]
+    pub(crate) fn peer_stopped(&self, id: u64) -> bool {
+        let pid = self.lock().all.get(&id).map(Watch::process);
+        pid.is_some_and(is_stopped)
+    }
+
     /// Whether the process at the other end of a connection has ended, even if no event says so
     /// yet.
     #[cold]
@@ -236,4 +243,11 @@ impl EventThread {
             _ => false,
         }
     }
+}
+
+/// Whether a process is stopped: state T or t in its stat (proc(5)), behind its name.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|s| s.starts_with(['T', 't']))
 }

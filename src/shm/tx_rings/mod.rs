@@ -34,16 +34,26 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Nanoseconds after which a peer that has not accepted our ring is reached through the adapter.
-const ANSWER: u64 = 200_000_000;
+/// Nanoseconds after which a peer that has not accepted our ring is reached through the adapter,
+/// unless its process is stopped.
+const ANSWER: u64 = 2_000_000_000;
+
+/// A request that the peer has not answered.
+#[derive(Clone, Copy)]
+struct Call {
+    /// Since when the peer may answer, nanoseconds.
+    since: u64,
+    /// The peer's process was found stopped: it answers when it continues.
+    stopped: bool,
+}
 
 /// How packets reach a peer.
 enum TxRoute {
     Unknown,
     /// The peer's backlog is full; since when, nanoseconds.
     BacklogFull(u64),
-    /// A ring was sent, and the peer has not accepted it yet; since when, nanoseconds.
-    Calling(Box<TxRing>, u64),
+    /// A ring was sent, and the peer has not accepted it yet.
+    Calling(Box<TxRing>, Call),
     Adapter,
     Ring(Box<TxRing>),
 }

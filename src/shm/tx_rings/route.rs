@@ -21,7 +21,8 @@ impl PendingAnswer {
 impl TxRings {
     /// Connects to a peer to find the route to it. Returns `false` while the route is not known: no
     /// packet takes another route meanwhile, because messages keep their order on one route only. A
-    /// peer that does not answer within [`ANSWER`] is reached through the adapter.
+    /// peer that does not answer within [`ANSWER`] is reached through the adapter; one that is
+    /// stopped is waited for.
     #[cold]
     fn call(&mut self, peer: PeerId, addr: &QpAddr) -> bool {
         let at = peer as usize;
@@ -37,18 +38,18 @@ impl TxRings {
         let since_full = match self.routes.get(at) {
             Some(TxRoute::Unknown) => None,
             Some(TxRoute::BacklogFull(since)) => Some(*since),
-            Some(TxRoute::Calling(out, since)) => {
-                if !late(*since) {
-                    return self.take_answer(at);
-                }
-                self.thread.forget(out.conn);
-                self.set_route(at, TxRoute::Adapter);
-                return true;
-            }
+            Some(TxRoute::Calling(_, call)) if !late(call.since) => return self.take_answer(at),
+            Some(TxRoute::Calling(..)) => return self.call_late(at, now),
             _ => return true,
         };
         let route = match self.open(addr) {
-            Ok(out) => TxRoute::Calling(Box::new(out), now),
+            Ok(out) => {
+                let call = Call {
+                    since: now,
+                    stopped: false,
+                };
+                TxRoute::Calling(Box::new(out), call)
+            }
             Err(FI_EAGAIN) if !since_full.is_some_and(late) => {
                 TxRoute::BacklogFull(since_full.unwrap_or(now))
             }
@@ -65,6 +66,30 @@ impl TxRings {
         self.take_answer(at)
     }
 
+    /// The peer has not answered within [`ANSWER`]. Returns whether the route is known.
+    fn call_late(&mut self, at: usize, now: u64) -> bool {
+        let Some(TxRoute::Calling(out, call)) = self.routes.get_mut(at) else {
+            return true;
+        };
+        if self.thread.peer_stopped(out.conn) {
+            if !core::mem::replace(&mut call.stopped, true) {
+                crate::info_log!(
+                    FI_LOG_EP_CTRL,
+                    "a peer on this host is stopped: what goes to it waits"
+                );
+            }
+            call.since = now;
+            return self.take_answer(at);
+        }
+        self.thread.forget(out.conn);
+        self.set_route(at, TxRoute::Adapter);
+        crate::info_log!(
+            FI_LOG_EP_CTRL,
+            "a peer on this host gets its messages by the adapter: it has not answered"
+        );
+        true
+    }
+
     /// Sets the route to a peer; returns the former route.
     pub(super) fn set_route(&mut self, at: usize, route: TxRoute) -> TxRoute {
         let Some(r) = self.routes.get_mut(at) else {
@@ -78,11 +103,13 @@ impl TxRings {
     /// Takes the answer to a connection request, if it has arrived. Returns whether the route is
     /// known.
     fn take_answer(&mut self, at: usize) -> bool {
-        if let Some(TxRoute::Calling(out, _)) = self.routes.get(at) {
+        if let Some(TxRoute::Calling(out, call)) = self.routes.get(at) {
             let conn = out.conn;
             // A caller that polls for the answer may keep the events thread from running, which
             // receives it.
-            EventThread::poll_events();
+            if !call.stopped {
+                EventThread::poll_events();
+            }
             if let Some(RingEvent::Accepted(_, remote_table)) = self.shared.answer(conn) {
                 self.accepted(conn, remote_table);
             }
@@ -91,10 +118,11 @@ impl TxRings {
         matches!(route, Some(TxRoute::Ring(_) | TxRoute::Adapter))
     }
 
-    /// The answer of a peer that has been called and has not answered yet.
+    /// The answer of a peer that has been called and has not answered yet, although it is not known
+    /// to be stopped.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
         let calling = |r: &TxRoute| match r {
-            TxRoute::Calling(out, _) => Some(Arc::clone(&out.sock)),
+            TxRoute::Calling(out, call) if !call.stopped => Some(Arc::clone(&out.sock)),
             _ => None,
         };
         let sock = self.routes.iter().find_map(calling)?;

@@ -60,8 +60,7 @@ impl EfaDomain {
         let starts = || {
             let s = self.lock();
             let e = s.eps.get(ep).filter(|e| e.aliases == 0);
-            e.and_then(|e| e.fenced.front())
-                .is_some_and(|w| !w.is_fenced())
+            e.is_some_and(|e| e.fenced.iter().any(|w| !w.is_fenced()))
         };
         while starts() && Instant::now() < until {
             self.wait_for_answer(ep);

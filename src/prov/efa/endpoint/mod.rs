@@ -266,10 +266,15 @@ impl Ep {
         }
     }
 
+    /// Whether operations to a peer are deferred.
+    pub(crate) fn defers_to(&self, peer: PeerId) -> bool {
+        self.fenced.iter().any(|w| w.names(peer))
+    }
+
     /// Whether this endpoint keeps state of a peer.
     pub(crate) fn knows_peer(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
-        self.fenced.iter().any(|w| w.names(peer))
+        self.defers_to(peer)
             || l.proto.knows_peer(peer)
             || self.has_outstanding(peer)
             || l.rendezvous.mentions(peer)

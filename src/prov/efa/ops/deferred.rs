@@ -16,6 +16,7 @@ use crate::prov::efa::ops::{atomic, recv, resolve, rma};
 use crate::prov::efa::select::{answered, ROUTE_PENDING};
 use crate::prov::reports::completion::{atomic_flags, rma_flags, send_flags, CntrKind};
 use crate::types::*;
+use std::collections::VecDeque;
 
 /// See the module text.
 pub(crate) struct DeferredWork {
@@ -52,9 +53,19 @@ impl DeferredWork {
         self
     }
 
+    /// The peer that it goes to, if there is one.
+    fn peer(&self) -> Option<PeerId> {
+        self.by_adapter.or(self.peer)
+    }
+
     /// Whether it goes to this peer.
     pub(crate) fn names(&self, peer: PeerId) -> bool {
-        self.peer == Some(peer) || self.by_adapter == Some(peer)
+        self.peer() == Some(peer)
+    }
+
+    /// How many of these go to the same peer.
+    pub(super) fn before(&self, deferred: &VecDeque<DeferredWork>) -> usize {
+        deferred.iter().filter(|w| w.peer() == self.peer()).count()
     }
 
     /// The address that it goes to.
@@ -192,10 +203,18 @@ pub(crate) fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
         })
 }
 
-/// Starts deferred operations in order, up to the first whose fence is closed or that finds no
-/// room.
+/// Starts deferred operations. Those to one peer start in order: one whose fence is closed, whose
+/// peer has not answered or that finds no room holds up the later ones.
 pub(crate) fn run_fenced(s: &mut State, id: u32) {
-    while let Some(w) = s.eps.get_mut(id).and_then(|e| e.fenced.pop_front()) {
+    let mut held_up: Vec<PeerId> = Vec::new();
+    let mut at = 0;
+    loop {
+        let Some(e) = s.eps.get_mut(id) else { return };
+        let waits = |w: &DeferredWork| w.peer().is_some_and(|p| held_up.contains(&p));
+        while e.fenced.get(at).is_some_and(waits) {
+            at += 1;
+        }
+        let Some(w) = e.fenced.remove(at) else { return };
         let result = match fence_is_closed(s, id, &w) {
             true => Err(FI_EAGAIN),
             false => w.start(s, id),
@@ -203,10 +222,11 @@ pub(crate) fn run_fenced(s: &mut State, id: u32) {
         match result {
             Ok(()) => {}
             Err(FI_EAGAIN | ROUTE_PENDING) => {
+                held_up.extend(w.peer());
                 if let Some(e) = s.eps.get_mut(id) {
-                    e.fenced.push_front(w);
+                    e.fenced.insert(at.min(e.fenced.len()), w);
                 }
-                return;
+                at += 1;
             }
             Err(e) => w.fail(s, id, e),
         }
@@ -237,10 +257,8 @@ pub(crate) fn fire(s: &mut State) {
 /// Whether work has to wait for earlier operations: its own fence is closed, or another that waits
 /// before it.
 fn is_behind_fence(s: &mut State, id: u32, w: &DeferredWork) -> bool {
-    if w.to().is_none() {
-        return false;
-    }
-    s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) || fence_is_closed(s, id, w)
+    let behind = s.eps.get(id).zip(w.peer());
+    behind.is_some_and(|(e, p)| e.defers_to(p)) || fence_is_closed(s, id, w)
 }
 
 /// Whether operations that the fence of this work waits for have not ended.

@@ -110,20 +110,21 @@ pub(crate) fn fences(call: &impl Call) -> bool {
     call.flags().is_some_and(|f| f & FI_FENCE != 0)
 }
 
-/// Defers an operation that has to wait behind a fence, or behind deferred operations. Returns
-/// whether it was deferred. `FI_EAGAIN` when too many are.
+/// Defers an operation that has to wait behind a fence, or behind deferred operations to its peer.
+/// Returns whether it was deferred. `FI_EAGAIN` when too many are.
 pub(crate) fn wait(
     s: &mut State,
     id: u32,
     (to, call): (fi_addr_t, &impl Call),
     work: impl FnOnce() -> DeferredWork,
 ) -> Result<bool> {
-    let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    let mut waits = !ep.fenced.is_empty();
-    if !waits && fences(call) {
-        let peer = resolve(s, id, to)?;
-        waits = deferred::under_way(s, id, peer);
+    let some = !s.eps.get(id).ok_or(FI_EBADF)?.fenced.is_empty();
+    if !some && !fences(call) {
+        return Ok(false);
     }
+    let peer = resolve(s, id, to)?;
+    let behind = some && s.eps.get(id).is_some_and(|e| e.defers_to(peer));
+    let waits = behind || fences(call) && deferred::under_way(s, id, peer);
     if waits {
         park_within_limit(s, id, work())?;
     }
@@ -160,7 +161,7 @@ fn refresh(s: &mut State, av: u32) -> bool {
 }
 
 /// Defers an operation until its peer on this host replies to the ring request. `FI_EAGAIN` when
-/// too many operations of the endpoint are deferred.
+/// too many operations to that peer are deferred.
 pub(crate) fn wait_for_route(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     park_within_limit(s, id, work)?;
     // That there is no answer is not an event, but found by progress.
@@ -178,16 +179,14 @@ pub(crate) fn notify_sleeper(s: &mut State, id: u32) {
     }
 }
 
-/// Most deferred operations of an endpoint that calls may add to.
+/// Most deferred operations to one peer that calls may add to.
 const PARKED_MAX: usize = 256;
 
 fn park_within_limit(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
-    let parked = s.eps.get(id).map_or(0, |e| e.fenced.len());
+    let work = work.called(s, id);
+    let parked = s.eps.get(id).map_or(0, |e| work.before(&e.fenced));
     match parked < PARKED_MAX {
-        true => {
-            let work = work.called(s, id);
-            park(s, id, work)
-        }
+        true => park(s, id, work),
         false => Err(FI_EAGAIN),
     }
 }
