@@ -62,6 +62,28 @@ fn send(from: &mut ShmEndpoint, to: &ShmEndpoint, text: &[u8]) -> Verdict {
     }
 }
 
+/// A peer that computes takes nothing for a while: MPI libraries do nothing else while a send is
+/// refused.
+#[test]
+fn a_reader_that_takes_nothing_gets_a_larger_ring() {
+    let (mut a, b) = (endpoint(75), endpoint(76));
+    let text = [7; 2000];
+    assert_eq!(send(&mut a, &b, &text), Verdict::Done);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let (mut sent, mut refused) = (1, 0);
+    while sent < 500 {
+        assert!(
+            std::time::Instant::now() < until,
+            "{sent} messages have room"
+        );
+        match record(&mut a.tx, 9, &b.tx.own, &text) {
+            Verdict::Done => sent += 1,
+            _ => refused += 1,
+        }
+    }
+    assert!(refused > 0);
+}
+
 #[test]
 fn a_called_peer_is_found_by_what_an_adapter_says_of_it() {
     let (mut a, b) = (endpoint(71), endpoint(72));

@@ -20,8 +20,7 @@ param_table! {
     port_low_range: int = 0, "Lowest port to listen on; 0: the system chooses.";
     port_high_range: int = 0, "Highest port to listen on; 0: the system chooses.";
     tx_size: size = 256,
-        "Operations under way to one peer before the next gets FI_EAGAIN, unless the application \
-         asks for more.";
+        "Operations to one peer that applications should count on (tx_attr->size).";
     rx_size: size = 256, "Receives of an endpoint that applications should count on.";
     max_inject: size = 4096,
         "Largest injected message (tx_attr->inject_size), bytes; at most 16 MiB.";

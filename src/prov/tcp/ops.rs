@@ -1,6 +1,6 @@
 //! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
 
-use super::conn::{self, conn_for, post, Conn, ConnState, Then};
+use super::conn::{self, conn_for, flush, post, Conn, ConnState, Then};
 use super::ep::TcpEp;
 use super::msg::{self, MsgState};
 use super::progress::poll_sockets;
@@ -73,7 +73,7 @@ fn start(
         confirmed: given & CONFIRMED != 0 && end_is_reported,
         silent: unsignaled,
     };
-    let room = ep.tx_size;
+    let (tx_size, room) = (ep.tx_size, room(ep.tx_size, data));
     let conn = match &ep.msg {
         None => {
             let peer = s.peer_of(ep, to)?;
@@ -89,7 +89,12 @@ fn start(
     // Nobody is told when a silent operation ends, so that the endpoint may be closed at once: what
     // is accepted has to be in the socket, not to wait for a connection.
     let waits = |c: &Conn| c.queued() >= room || unsignaled && c.state != ConnState::Open;
-    if s.conns.get(conn).is_some_and(waits) {
+    let queued = s.conns.get(conn).map_or(0, Conn::queued);
+    if queued >= tx_size && queued.is_multiple_of(tx_size) {
+        // For callers that post without reading a queue.
+        flush(s, conn);
+    }
+    if s.conns.get(conn).is_none_or(waits) {
         // Makes progress for callers that try again without reading a queue. What is read may
         // replace the connection, and its number is another peer's then: the next call finds it.
         poll_sockets(s);
@@ -97,6 +102,19 @@ fn start(
     }
     s.bursts.announce(given & FI_MORE != 0);
     Ok(TxStart { conn, op })
+}
+
+/// Operations that may wait for one peer's socket, and bytes of those that were copied.
+const QUEUE_MAX: usize = 1 << 16;
+const COPIES_MAX: usize = 64 << 20;
+
+/// How many operations may wait for a peer's socket before one with this data is refused. MPI
+/// libraries do nothing else while a send is refused: a peer that computes would hold up all
+/// others.
+#[inline(always)]
+fn room(tx_size: usize, data: &SendData) -> usize {
+    let copied = if data.injected() { data.len() } else { 0 };
+    tx_size.max(QUEUE_MAX.min(COPIES_MAX / copied.max(1)))
 }
 
 #[cold]
@@ -554,5 +572,36 @@ mod tests {
             let (_, cq) = s.cqs.iter_mut().next().unwrap();
             assert_eq!(cq.take_error().map(|e| e.err), Some(FI_ECANCELED));
         }
+    }
+
+    /// MPI libraries do nothing else while a send is refused.
+    #[test]
+    fn a_peer_that_computes_is_sent_more_than_its_socket_takes() {
+        let Connected {
+            mut s,
+            ep,
+            far: _far,
+            ..
+        } = connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
+        s.eps.get_mut(ep).unwrap().tx_size = 256;
+        let mut posted = |data: &SendData| {
+            let post = |_: &usize| {
+                let m = MsgReq {
+                    data: *data,
+                    to: 0,
+                    tag: None,
+                    cq_data: None,
+                    common: Common::default(),
+                };
+                send(&mut s, ep, &m) == Ok(())
+            };
+            (0..100_000).take_while(post).count()
+        };
+        let bytes = [0; 4096];
+        let injected = posted(&SendData::Inject((&bytes[..]).into()));
+        assert!((16 << 10..20 << 10).contains(&injected), "{injected}");
+        let long = posted(&SendData::User(crate::hmem::leaked(&bytes)));
+        assert!((48 << 10..QUEUE_MAX).contains(&long), "{long}");
+        assert_eq!(room(512, &SendData::Inject((&bytes[..]).into())), 16 << 10);
     }
 }

@@ -165,8 +165,12 @@ impl RingWriter {
 
     /// What may be written over.
     fn given(&self) -> u64 {
-        let taken = self.map.word(TAKEN).load(Acquire);
-        taken.min(self.at).min(self.kept)
+        self.taken().min(self.at).min(self.kept)
+    }
+
+    /// How far the reader says that it has come.
+    pub(crate) fn taken(&self) -> u64 {
+        self.map.word(TAKEN).load(Acquire)
     }
 
     /// Writes a record of two parts. `Ok(true)` when the reader has to be woken.

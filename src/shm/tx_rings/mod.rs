@@ -34,13 +34,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Nanoseconds without progress of a reader after which all of its ring is used.
+const STALL: u64 = 200_000;
+
 /// Nanoseconds after which a peer that has not accepted our ring is reached through the adapter,
 /// unless its process is stopped.
 const ANSWER: u64 = 2_000_000_000;
 
 /// A request that the peer has not answered.
 #[derive(Clone, Copy)]
-struct Call {
+struct RingRequest {
     /// Since when the peer may answer, nanoseconds.
     since: u64,
     /// The peer's process was found stopped: it answers when it continues.
@@ -53,7 +56,7 @@ enum TxRoute {
     /// The peer's backlog is full; since when, nanoseconds.
     BacklogFull(u64),
     /// A ring was sent, and the peer has not accepted it yet.
-    Calling(Box<TxRing>, Call),
+    Calling(Box<TxRing>, RingRequest),
     Adapter,
     Ring(Box<TxRing>),
 }
@@ -86,6 +89,8 @@ struct TxRing {
     outstanding: OutstandingRma,
     /// Why the last record was not written, until [`TxRings::arm`] has asked for a wake-up.
     stopped: Option<WriteBlocked>,
+    /// How far the reader had come when a record found no room, and since when, nanoseconds.
+    stalled: Option<(u64, u64)>,
     /// Words of the ring in use by split copies, as bits, and the number of the last split copy.
     shares: u8,
     round: u16,
@@ -125,12 +130,31 @@ impl TxRing {
                 Verdict::Done
             }
             Err(why) => {
-                if self.stopped.replace(why).is_none() {
+                if self.blocked(why) {
                     stopped.push(peer);
                 }
                 Verdict::NoResources
             }
         }
+    }
+
+    /// A record was not written. Uses all of the ring once the reader has taken nothing for
+    /// [`STALL`]: it computes, and the sender should not wait for it. Returns whether this is the
+    /// first record since [`TxRings::arm`].
+    #[cold]
+    fn blocked(&mut self, why: WriteBlocked) -> bool {
+        if why == WriteBlocked::Room {
+            let (taken, now) = (self.ring.taken(), host::now());
+            match self.stalled {
+                Some((at, since)) if at == taken => {
+                    if now.saturating_sub(since) > STALL {
+                        self.ring.widen();
+                    }
+                }
+                _ => self.stalled = Some((taken, now)),
+            }
+        }
+        self.stopped.replace(why).is_none()
     }
 }
 
@@ -264,7 +288,7 @@ impl TxRings {
             return true;
         };
         let fits = o.ring.fits(count, len);
-        if !fits && o.stopped.replace(WriteBlocked::Room).is_none() {
+        if !fits && o.blocked(WriteBlocked::Room) {
             self.stopped.push(peer);
         }
         fits

@@ -44,7 +44,7 @@ impl TxRings {
         };
         let route = match self.open(addr) {
             Ok(out) => {
-                let call = Call {
+                let call = RingRequest {
                     since: now,
                     stopped: false,
                 };
@@ -153,6 +153,7 @@ impl TxRings {
             tags: KeyHashes::default(),
             outstanding: OutstandingRma::default(),
             stopped: None,
+            stalled: None,
             shares: 0,
             round: 0,
             half_began: 0,

@@ -180,7 +180,7 @@ pub(crate) fn notify_sleeper(s: &mut State, id: u32) {
 }
 
 /// Most deferred operations to one peer that calls may add to.
-const PARKED_MAX: usize = 256;
+const PARKED_MAX: usize = 1024;
 
 fn park_within_limit(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let work = work.called(s, id);
