@@ -7,7 +7,7 @@
 #include "two.h"
 #include <stdbool.h>
 
-enum { SENDERS = 6, LEN = 64, RECEIVES = 64, WANTED = 600000, MOST_KIB = 192 << 10 };
+enum { SENDERS = 6, LEN = 64, RECEIVES = 64, WANTED = 600000, MOST_KIB = 160 << 10 };
 
 static struct fi_context2 contexts[RECEIVES];
 

@@ -1,6 +1,6 @@
 //! Starting operations: sends, receives, reads and writes (fi_msg(3), fi_tagged(3), fi_rma(3)).
 
-use super::conn::{self, conn_for, flush, post, Conn, ConnState, Then};
+use super::conn::{self, conn_for, post, Conn, ConnState, Then};
 use super::ep::TcpEp;
 use super::msg::{self, MsgState};
 use super::progress::poll_sockets;
@@ -73,7 +73,7 @@ fn start(
         confirmed: given & CONFIRMED != 0 && end_is_reported,
         silent: unsignaled,
     };
-    let (tx_size, room) = (ep.tx_size, room(ep.tx_size, data));
+    let most = (ep.tx_size, queue_max(ep.tx_size, data));
     let conn = match &ep.msg {
         None => {
             let peer = s.peer_of(ep, to)?;
@@ -88,13 +88,8 @@ fn start(
     };
     // Nobody is told when a silent operation ends, so that the endpoint may be closed at once: what
     // is accepted has to be in the socket, not to wait for a connection.
-    let waits = |c: &Conn| c.queued() >= room || unsignaled && c.state != ConnState::Open;
-    let queued = s.conns.get(conn).map_or(0, Conn::queued);
-    if queued >= tx_size && queued.is_multiple_of(tx_size) {
-        // For callers that post without reading a queue.
-        flush(s, conn);
-    }
-    if s.conns.get(conn).is_none_or(waits) {
+    let waits = |c: &Conn| !has_room(c, most) || unsignaled && c.state != ConnState::Open;
+    if s.conns.get(conn).is_some_and(waits) {
         // Makes progress for callers that try again without reading a queue. What is read may
         // replace the connection, and its number is another peer's then: the next call finds it.
         poll_sockets(s);
@@ -104,17 +99,28 @@ fn start(
     Ok(TxStart { conn, op })
 }
 
-/// Operations that may wait for one peer's socket, and bytes of those that were copied.
+/// Most operations that wait for one peer's socket, and bytes of those that were copied.
 const QUEUE_MAX: usize = 1 << 16;
 const COPIES_MAX: usize = 64 << 20;
+/// Nanoseconds in which the socket takes nothing, for one more operation than `tx_size`.
+const EACH_NS: u64 = 50_000;
 
-/// How many operations may wait for a peer's socket before one with this data is refused. MPI
-/// libraries do nothing else while a send is refused: a peer that computes would hold up all
-/// others.
+/// How many operations may wait for a peer's socket at most before one with this data is refused.
 #[inline(always)]
-fn room(tx_size: usize, data: &SendData) -> usize {
+fn queue_max(tx_size: usize, data: &SendData) -> usize {
     let copied = if data.injected() { data.len() } else { 0 };
     tx_size.max(QUEUE_MAX.min(COPIES_MAX / copied.max(1)))
+}
+
+/// Whether one more operation may wait for the socket: up to `tx_size` at once, and one more for
+/// each [`EACH_NS`] in which the socket takes nothing. MPI libraries do nothing else while a send
+/// is refused: a peer that computes would hold up all others. Senders that the receiver cannot
+/// keep up with are held up.
+#[inline(always)]
+fn has_room(c: &Conn, (tx_size, most): (usize, usize)) -> bool {
+    let queued = c.queued();
+    let more = || c.full_for() / EACH_NS > (queued - tx_size) as u64;
+    queued < tx_size || queued < most && more()
 }
 
 #[cold]
@@ -580,11 +586,12 @@ mod tests {
         let Connected {
             mut s,
             ep,
+            conn,
             far: _far,
-            ..
         } = connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();
         s.eps.get_mut(ep).unwrap().tx_size = 256;
-        let mut posted = |data: &SendData| {
+        let mut posted = |full_for: u64, data: &SendData| {
+            s.conns.get_mut(conn).unwrap().set_full_for(full_for);
             let post = |_: &usize| {
                 let m = MsgReq {
                     data: *data,
@@ -598,10 +605,14 @@ mod tests {
             (0..100_000).take_while(post).count()
         };
         let bytes = [0; 4096];
-        let injected = posted(&SendData::Inject((&bytes[..]).into()));
-        assert!((16 << 10..20 << 10).contains(&injected), "{injected}");
-        let long = posted(&SendData::User(crate::hmem::leaked(&bytes)));
-        assert!((48 << 10..QUEUE_MAX).contains(&long), "{long}");
-        assert_eq!(room(512, &SendData::Inject((&bytes[..]).into())), 16 << 10);
+        let inject = SendData::Inject((&bytes[..]).into());
+        let hour = 3_600_000_000_000;
+        // Until the socket is full.
+        posted(0, &inject);
+        let injected = posted(hour, &inject);
+        assert!((15 << 10..16 << 10).contains(&injected), "{injected}");
+        assert_eq!(posted(hour, &inject), 0);
+        let long = posted(hour, &SendData::User(crate::hmem::leaked(&bytes)));
+        assert_eq!(long, 48 << 10);
     }
 }

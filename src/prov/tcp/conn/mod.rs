@@ -270,6 +270,16 @@ impl Conn {
         self.stream.as_ref()?.shares_processor()
     }
 
+    /// For how long its socket has taken nothing of what waits, nanoseconds.
+    pub(crate) fn full_for(&self) -> u64 {
+        self.tx.full_for()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_full_for(&mut self, ns: u64) {
+        self.tx.set_full_for(ns);
+    }
+
     /// Number of messages that wait for the socket.
     pub(crate) fn queued(&self) -> usize {
         self.tx.len()

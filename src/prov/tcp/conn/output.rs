@@ -9,6 +9,7 @@ use super::super::state::{FailReason, MsgInfo, TcpState, TxOp};
 use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
 use super::{leave_to_others, log_lost, ConnState, RegionKeys};
 use crate::core::errno::Errno;
+use crate::device::host::now;
 use crate::device::stream::{Gather, Stream};
 use crate::hmem::UserMem;
 use crate::prov::contract::{SendBuffer, SendData};
@@ -103,6 +104,8 @@ pub(crate) struct Outbound {
     queue: VecDeque<OutItem>,
     /// Bytes of the first that have left.
     sent: usize,
+    /// When the socket took bytes last, or the queue began, nanoseconds.
+    moved_at: u64,
     /// Number of the next header.
     next_id: u8,
     /// Whether the poller watches for room in the socket.
@@ -117,6 +120,18 @@ pub(crate) struct Outbound {
 impl Outbound {
     pub(super) fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// For how long the socket has taken nothing of the queue, nanoseconds.
+    #[cold]
+    pub(super) fn full_for(&self) -> u64 {
+        now().saturating_sub(self.moved_at)
+    }
+
+    /// As if it had been so for so long.
+    #[cfg(test)]
+    pub(super) fn set_full_for(&mut self, ns: u64) {
+        self.moved_at = now().saturating_sub(ns);
     }
 
     /// Sets the byte order of the peer, before anything is sent.
@@ -315,7 +330,7 @@ pub(crate) fn post(s: &mut TcpState, id: u32, h: &Head, data: &SendData, then: T
     }
     let Some(c) = s.conns.get_mut(id) else { return };
     if c.tx.queue.is_empty() {
-        c.tx.sent = sent;
+        (c.tx.sent, c.tx.moved_at) = (sent, now());
     }
     let overfull = c.tx.overfull();
     c.tx.answers += usize::from(then.answers());
@@ -413,6 +428,9 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
         };
         let full = sent < g.len();
         c.tx.sent += sent;
+        if full && sent > 0 {
+            c.tx.moved_at = now();
+        }
         while let Some(c) = s.conns.get_mut(id) {
             let first = c.tx.queue.front().map(OutItem::len);
             match first {
