@@ -39,7 +39,7 @@ if [ -n "${HOSTS:-}" ]; then
 	chmod +x "$work/on-host"
 fi
 program=${PROGRAM:-$program}
-export FI_LOG_LEVEL=error FI_EFA_SOFT=on
+export FI_LOG_LEVEL=warn FI_EFA_SOFT=on
 export I_MPI_FABRICS=ofi I_MPI_OFI_LIBRARY_INTERNAL=0
 export MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1
 

@@ -102,7 +102,7 @@ impl LogConfig {
 fn level_of(name: &str) -> Option<fi_log_level> {
     match name.to_ascii_lowercase().as_str() {
         "none" | "off" => None,
-        "" | "warn" => Some(FI_LOG_WARN),
+        "" | "warn" | "error" => Some(FI_LOG_WARN),
         "trace" => Some(FI_LOG_TRACE),
         "info" => Some(FI_LOG_INFO),
         "debug" => Some(FI_LOG_DEBUG),

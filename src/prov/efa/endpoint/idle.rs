@@ -9,13 +9,15 @@ use crate::shm::ShmEndpoint;
 /// After `IDLE_POLLS` empty polls the adapter is polled once every `IDLE_INTERVAL` calls while the
 /// rings are used, and once every `QUIET_INTERVAL` calls when no active ring has had a record in
 /// its last `QUIET_INTERVAL` polls and nothing is outstanding. An endpoint whose rings are not used
-/// polls it once every `OTHERS_INTERVAL` calls while those of another endpoint are. Of endpoints
-/// that report to one queue, reads that follow one another poll the adapters of a few that are
-/// idle, in turn.
+/// polls it once every `SELDOM_INTERVAL` calls while those of another endpoint are, and after
+/// `LONG_IDLE_POLLS` empty polls that are system calls: the calls in between take no longer than
+/// one. Of endpoints that report to one queue, reads that follow one another poll the adapters of a
+/// few that are idle, in turn.
 const IDLE_POLLS: u32 = 64;
 const IDLE_INTERVAL: u32 = 1024;
 const QUIET_INTERVAL: u32 = 128;
-const OTHERS_INTERVAL: u32 = 32;
+const SELDOM_INTERVAL: u32 = 32;
+const LONG_IDLE_POLLS: u32 = 1024;
 
 /// Polls of endpoints whose rings are not used, after which no ring of the domain counts as used.
 const UNUSED: u32 = 1024;
@@ -85,7 +87,8 @@ impl LiveEndpoint {
             }
             false => {
                 all.since_rings = all.since_rings.saturating_add(1);
-                skipped < OTHERS_INTERVAL && all.since_rings < UNUSED
+                let long = self.costly_poll && self.empty_polls >= LONG_IDLE_POLLS;
+                skipped < SELDOM_INTERVAL && (long || all.since_rings < UNUSED)
             }
         };
         let skips = self.empty_polls >= IDLE_POLLS
