@@ -32,12 +32,12 @@ const PROGRAMS: &[Program] = &[
     (
         "fi_rdm_tagged_bw",
         "-S 8",
-        &["message::tinject", "message::trecv", "queues::cq_read"],
+        &["message::tinject", "message::trecv", "cq::cq_read"],
     ),
     (
         "fi_rdm_bw",
         "-S 8",
-        &["message::inject", "message::recv", "queues::cq_read"],
+        &["message::inject", "message::recv", "cq::cq_read"],
     ),
     ("fi_rdm_tagged_bw", "-S 8192", &["message::tsend"]),
     ("fi_rdm_bw", "-S 8192", &["message::send"]),
@@ -50,7 +50,7 @@ const DIRECT: &[Program] = &[
     (
         "fi_rdm_bw",
         "-S 64 -f efa-direct",
-        &["message::send", "message::recv", "queues::cq_read"],
+        &["message::send", "message::recv", "cq::cq_read"],
     ),
     (
         "fi_rma_bw",
