@@ -408,6 +408,7 @@ pub fn all(bin: &Path) -> Vec<Case> {
         "callers leaving",
         "first_contact",
         "first_contact killed",
+        "first_contact writes",
         "shared_close tcp",
         "shared_close efa",
         "shared_close efa tagged",

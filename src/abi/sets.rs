@@ -8,12 +8,13 @@ use super::handles::AnyObject;
 use super::object::*;
 use super::waiting::{chosen, put_descriptor, wait_obj};
 use crate::core::sync::Unpoisoned;
+use crate::core::sync::{Mutex, MutexGuard};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::types::*;
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 /// Body of a `fid_poll`.
 pub(crate) struct PollBody<D: Domain> {
@@ -237,7 +238,7 @@ impl<D: Domain> WaitBody<D> {
         self.lock().push(WaitMember { fd, what, seen });
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<WaitMember<D>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<WaitMember<D>>> {
         self.members.lock().unpoisoned()
     }
 

@@ -1,6 +1,7 @@
 //! Environment variables that can run code or write files: a set-uid program is started by somebody
 //! whose environment must not do so with the program's rights.
 
+use std::fs;
 use std::io::ErrorKind;
 
 /// `AT_SECURE` of getauxval(3).
@@ -13,13 +14,28 @@ pub fn trusted_var(name: &str) -> Option<String> {
     (!has_foreign_rights()).then_some(text)
 }
 
-/// Whether this process has other rights than who has started it.
+/// Whether this process has other rights than who has started it, or may have.
 fn has_foreign_rights() -> bool {
-    match std::fs::read("/proc/self/auxv") {
+    match fs::read("/proc/self/auxv") {
         Ok(vector) => is_secure(&vector),
-        // The system hides it from such a process.
-        Err(e) => e.kind() == ErrorKind::PermissionDenied,
+        // Without the file system the kernel's word is missing.
+        Err(e) if e.kind() == ErrorKind::NotFound => false,
+        // The system hides it from such a process, and from one that must not be traced.
+        Err(_) => fs::read_to_string("/proc/self/status").map_or(true, |s| !has_own_ids(&s)),
     }
+}
+
+/// Whether all user ids and all group ids in a status of proc(5) are the same, and no capability
+/// is there that the user has not.
+fn has_own_ids(status: &str) -> bool {
+    let value = |name| status.lines().find_map(|l| l.strip_prefix(name));
+    let ids = |name| value(name).map(|v| v.split_whitespace().collect::<Vec<_>>());
+    let same = |ids: Option<Vec<&str>>| {
+        ids.is_some_and(|all| all.len() > 1 && all.windows(2).all(|w| w[0] == w[1]))
+    };
+    let root = ids("Uid:").is_some_and(|all| all.first() == Some(&"0"));
+    let none = value("CapPrm:").is_some_and(|v| v.trim().bytes().all(|b| b == b'0'));
+    same(ids("Uid:")) && same(ids("Gid:")) && (root || none)
 }
 
 /// Whether an auxiliary vector, pairs of words, has `AT_SECURE` set.
@@ -43,5 +59,17 @@ mod tests {
         assert!(is_secure(&vector(1)));
         assert!(!is_secure(&vector(0)) && !is_secure(&[]));
         assert_eq!(trusted_var("PATH"), std::env::var("PATH").ok());
+    }
+
+    #[test]
+    fn a_program_that_must_not_be_traced_is_judged_by_its_ids() {
+        let status = |uid: &str, caps: &str| {
+            format!("Name:\tx\nUid:\t{uid}\nGid:\t7\t7\t7\t7\nCapPrm:\t{caps}\n")
+        };
+        assert!(has_own_ids(&status("5\t5\t5\t5", "0000000000000000")));
+        assert!(has_own_ids(&status("0\t0\t0\t0", "000001ffffffffff")));
+        assert!(!has_own_ids(&status("5\t0\t0\t0", "000001ffffffffff")));
+        assert!(!has_own_ids(&status("5\t5\t5\t5", "0000000000002000")));
+        assert!(!has_own_ids(""));
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::abi::entry::{entry, FromC, TextOut};
 use crate::abi::text;
-use crate::core::sync::{Mutex, Unpoisoned};
+use crate::core::process::PerProcess;
+use crate::core::sync::Mutex;
 use crate::core::{errno, Result};
 use crate::types::*;
 use core::ffi::{c_char, c_int, c_void};
@@ -12,13 +13,13 @@ use std::ffi::CString;
 
 /// Text of an error number, valid for good.
 pub fn strerror(errnum: c_int) -> *const c_char {
-    static TEXTS: Mutex<Option<HashMap<c_int, CString>>> = Mutex::new(None);
+    // The child of a fork cannot wait for a thread of its parent.
+    static TEXTS: PerProcess<Mutex<HashMap<c_int, CString>>> = PerProcess::new();
     if let Some(t) = errno::own_text(errnum) {
         return t.as_ptr();
     }
     let e = errnum.wrapping_abs();
-    let mut all = TEXTS.lock().unpoisoned();
-    let all = all.get_or_insert_with(HashMap::new);
+    let mut all = TEXTS.lock();
     // A table that only grows by error numbers the system knows, and one entry for the others.
     let e = if e > 4096 { -1 } else { e };
     all.entry(e)

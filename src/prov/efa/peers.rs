@@ -198,7 +198,7 @@ fn is_used(s: &State, p: PeerId) -> bool {
         || s.eps.iter().any(|(_, e)| e.knows_peer(p))
         || s.rxqs.iter().any(|(_, q)| q.mentions(p))
         || s.ops.iter().any(|(_, o)| o.done.peer == p)
-        || s.triggers.any(|t| t.work.names(p))
+        || s.triggers.any(|t| t.work.peer() == Some(p))
         || s.colls.mentions(p)
 }
 

@@ -159,8 +159,8 @@ fn follow_up(s: &mut State, id: u32, over: bool, retries: bool) {
     if retries {
         retry_refused(s, id);
     }
-    if s.eps.get(id).is_some_and(|e| !e.fenced.is_empty()) {
-        deferred::run_fenced(s, id);
+    if s.eps.get(id).is_some_and(|e| !e.deferred.is_empty()) {
+        deferred::run(s, id);
     }
     if s.triggers.len() > 0 {
         deferred::fire(s);

@@ -62,10 +62,15 @@ enum TxRoute {
 }
 
 impl TxRoute {
-    /// Whether the route to the peer is being looked for. An `Unknown` route is not: nothing was
-    /// sent to the peer yet.
+    /// Whether the route to the peer is being looked for, and no event says when it is found. An
+    /// `Unknown` route is not: nothing was sent to the peer yet. Nor is that to a stopped peer: its
+    /// answer, or its end, is an event.
     fn is_pending(&self) -> bool {
-        matches!(self, TxRoute::Calling(..) | TxRoute::BacklogFull(_))
+        match self {
+            TxRoute::Calling(_, call) => !call.stopped,
+            TxRoute::BacklogFull(_) => true,
+            _ => false,
+        }
     }
 
     /// The ring to the peer, accepted or not.
@@ -305,6 +310,9 @@ impl TxRings {
     /// peer can now, and while a connection request is not answered.
     pub fn arm(&mut self) -> bool {
         // No event arrives when a peer does not answer: the caller must not block.
+        if self.pending_routes > 0 {
+            self.judge_late_calls();
+        }
         let mut quiet = self.pending_routes == 0;
         for peer in self.stopped.drain(..) {
             if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {

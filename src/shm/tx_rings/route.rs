@@ -5,6 +5,8 @@ use std::os::fd::AsRawFd;
 
 /// An answer that a caller waits for, without a lock.
 pub(crate) struct PendingAnswer {
+    /// Which answer it is.
+    pub(crate) conn: u64,
     sock: Arc<OwnedFd>,
     thread: &'static EventThread,
 }
@@ -38,8 +40,10 @@ impl TxRings {
         let since_full = match self.routes.get(at) {
             Some(TxRoute::Unknown) => None,
             Some(TxRoute::BacklogFull(since)) => Some(*since),
-            Some(TxRoute::Calling(_, call)) if !late(call.since) => return self.take_answer(at),
-            Some(TxRoute::Calling(..)) => return self.call_late(at, now),
+            Some(TxRoute::Calling(_, call)) => {
+                let late = late(call.since);
+                return self.take_answer(at) || late && self.call_late(at, now);
+            }
             _ => return true,
         };
         let route = match self.open(addr) {
@@ -66,20 +70,42 @@ impl TxRings {
         self.take_answer(at)
     }
 
-    /// The peer has not answered within [`ANSWER`]. Returns whether the route is known.
+    /// Decides about the peers that have not answered within [`ANSWER`], also where no operation
+    /// waits for them any more.
+    #[cold]
+    pub(super) fn judge_late_calls(&mut self) {
+        let now = host::now();
+        for at in 0..self.routes.len() {
+            let late = |call: &RingRequest| now.saturating_sub(call.since) > ANSWER;
+            let is_late = matches!(self.routes.get(at), Some(TxRoute::Calling(_, c)) if late(c));
+            if is_late && !self.take_answer(at) {
+                self.call_late(at, now);
+            }
+        }
+    }
+
+    /// The peer has not answered within [`ANSWER`], of which a part may have passed before it
+    /// continued. Returns whether the route is known.
     fn call_late(&mut self, at: usize, now: u64) -> bool {
         let Some(TxRoute::Calling(out, call)) = self.routes.get_mut(at) else {
             return true;
         };
-        if self.thread.peer_stopped(out.conn) {
-            if !core::mem::replace(&mut call.stopped, true) {
+        let stops = self.thread.peer_stopped(out.conn);
+        let stopped = core::mem::replace(&mut call.stopped, stops);
+        match (stopped, stops) {
+            (false, true) => {
+                self.pending_routes -= 1;
                 crate::info_log!(
                     FI_LOG_EP_CTRL,
                     "a peer on this host is stopped: what goes to it waits"
                 );
             }
+            (true, false) => self.pending_routes += 1,
+            _ => {}
+        }
+        if stops || stopped {
             call.since = now;
-            return self.take_answer(at);
+            return false;
         }
         self.thread.forget(out.conn);
         self.set_route(at, TxRoute::Adapter);
@@ -118,15 +144,17 @@ impl TxRings {
         matches!(route, Some(TxRoute::Ring(_) | TxRoute::Adapter))
     }
 
-    /// The answer of a peer that has been called and has not answered yet, although it is not known
-    /// to be stopped.
+    /// The answer of the peer that was called last and has not answered yet, if that one is not
+    /// known to be stopped.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
-        let calling = |r: &TxRoute| match r {
-            TxRoute::Calling(out, call) if !call.stopped => Some(Arc::clone(&out.sock)),
+        let calling = |r: &'_ TxRoute| match r {
+            TxRoute::Calling(out, call) if !call.stopped => Some((out.conn, Arc::clone(&out.sock))),
             _ => None,
         };
-        let sock = self.routes.iter().find_map(calling)?;
+        let all = self.routes.iter().filter_map(calling);
+        let (conn, sock) = all.max_by_key(|(conn, _)| *conn)?;
         Some(PendingAnswer {
+            conn,
             sock,
             thread: self.thread,
         })

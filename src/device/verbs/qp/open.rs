@@ -58,8 +58,10 @@ impl VerbsQp {
             // Of the application's requests, only empty ones need memory of ours.
             _ => (Pool::new(&dev.memory, 1, 64)?, None),
         };
+        // What can fail comes before what `drop` alone gives back.
+        let (wait, timer) = (WaitSet::new()?, timer()?);
         let (channel, cq) = Self::own_queue(&dev, sends, recvs, wanted)?;
-        let (wait, timer) = Self::wait_set(channel)?;
+        Self::wait_for(&wait, &timer, channel);
         let mut q = VerbsQp {
             addr: QpAddr {
                 gid: a.attr.gid,
@@ -128,18 +130,16 @@ impl VerbsQp {
         }
     }
 
-    /// What a caller waits for: events of the channel, and a timer, which runs from the beginning
-    /// where there is no channel.
-    fn wait_set(channel: *mut ibv_comp_channel) -> Result<(WaitSet, OwnedFd)> {
-        let (wait, timer) = (WaitSet::new()?, timer()?);
+    /// Adds what a caller waits for: events of the channel, and a timer, which runs from the
+    /// beginning where there is no channel.
+    fn wait_for(wait: &WaitSet, timer: &OwnedFd, channel: *mut ibv_comp_channel) {
         wait.add(timer.as_raw_fd());
         if channel.is_null() {
-            set_timer(&timer, TICK);
+            set_timer(timer, TICK);
         } else {
             // SAFETY: the channel is open, and is destroyed by `drop` alone.
             wait.add(unsafe { (*channel).fd });
         }
-        Ok((wait, timer))
     }
 
     /// A completion queue with a channel for events, or without one where the adapter has none.

@@ -1,19 +1,20 @@
 //! Timers as file descriptors (timerfd_create(2)).
 
 use crate::core::Result;
-use crate::types::FI_ENOMEM;
+use crate::device::wait::no_descriptor;
 use core::ptr::null_mut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// A timer, not yet armed. Its descriptor becomes readable when it expires.
+/// A timer, not yet armed. Its descriptor becomes readable when it expires. Fails when descriptors
+/// are used up.
 pub(super) fn timer() -> Result<OwnedFd> {
     // SAFETY: plain numbers are passed; the descriptor is owned from here on.
     unsafe {
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         let fd = libc::timerfd_create(libc::CLOCK_MONOTONIC, flags);
         if fd < 0 {
-            return Err(FI_ENOMEM);
+            return Err(no_descriptor("timerfd_create(2)"));
         }
         Ok(OwnedFd::from_raw_fd(fd))
     }

@@ -60,7 +60,7 @@ impl EfaDomain {
         let starts = || {
             let s = self.lock();
             let e = s.eps.get(ep).filter(|e| e.aliases == 0);
-            e.is_some_and(|e| e.fenced.iter().any(|w| !w.is_fenced()))
+            e.is_some_and(|e| e.deferred.firsts().any(|w| !w.is_fenced()))
         };
         while starts() && Instant::now() < until {
             self.wait_for_answer(ep);
@@ -70,6 +70,7 @@ impl EfaDomain {
 
     fn wait_for_answer(&self, ep: u32) {
         let until = Instant::now() + ROUTE_WAIT;
+        let mut of = None;
         loop {
             // The peer's event thread replies, whatever its application does; do our thread's work
             // here.
@@ -83,6 +84,8 @@ impl EfaDomain {
             }
             let answer = shm_endpoint(&s, ep).and_then(|h| h.tx.pending_answer());
             drop(s);
+            // The peer that was called last; another may be stopped.
+            let answer = answer.filter(|a| *of.get_or_insert(a.conn) == a.conn);
             match answer {
                 Some(answer) if Instant::now() < until => answer.wait(1),
                 _ => return,

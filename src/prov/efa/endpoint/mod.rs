@@ -34,7 +34,7 @@ use crate::prov::efa::budget::Holding;
 use crate::prov::efa::info::inject_most;
 use crate::prov::efa::ops::atomic::atomic_max;
 use crate::prov::efa::ops::collective::{CollectiveState, DeferredDrop};
-use crate::prov::efa::ops::deferred::DeferredWork;
+use crate::prov::efa::ops::deferred_list::DeferredList;
 use crate::prov::efa::ops::triggers::Triggers;
 use crate::prov::reports::endpoint::inject_fits;
 use crate::prov::reports::CqBinding;
@@ -42,7 +42,6 @@ use crate::prov::reports::{self, completion::BoundCntrs};
 use crate::shm::ShmEndpoint;
 use crate::transport::{Report, Status};
 use crate::types::*;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The protocol of an endpoint.
@@ -98,7 +97,7 @@ pub(crate) struct Ep {
     pub(crate) srx: Option<u32>,
     /// Operations that wait behind a fence or for a peer's ring, or that found no room when
     /// started.
-    pub(crate) fenced: VecDeque<DeferredWork>,
+    pub(crate) deferred: DeferredList,
     /// Scratch for operands of atomics.
     pub(crate) operands: Vec<u8>,
     /// Whether RDMA reads and writes are used: the adapter has them, and they are wanted
@@ -190,7 +189,7 @@ impl Ep {
             live: None,
             rxq: u32::MAX,
             srx: None,
-            fenced: VecDeque::new(),
+            deferred: DeferredList::default(),
             operands: Vec::new(),
             rdma_read: d.caps.rdma_read,
             rdma_write: d.caps.rdma_write,
@@ -210,7 +209,7 @@ impl Ep {
     /// Whether work is pending that no arrival announces: the endpoint needs a full progress call.
     #[inline(always)]
     pub(crate) fn waits(&self, triggers: &Triggers, colls: &CollectiveState) -> bool {
-        let some = self.fenced.len() | triggers.len() | colls.load();
+        let some = self.deferred.len() | triggers.len() | colls.load();
         some | usize::from(self.holding != Holding::Nobody) != 0
     }
 
@@ -230,7 +229,7 @@ impl Ep {
         let Some(l) = &mut self.live else { return true };
         // That a peer on this host does not answer is found by looking.
         let asks = |h: &ShmEndpoint| h.tx.pending_answer().is_some();
-        let waits = !self.fenced.is_empty() && l.shm_ep.as_ref().is_some_and(asks);
+        let waits = !self.deferred.is_empty() && l.shm_ep.as_ref().is_some_and(asks);
         let idle = !waits
             && l.shm.all_reported()
             && l.rma.load() == 0
@@ -266,15 +265,10 @@ impl Ep {
         }
     }
 
-    /// Whether operations to a peer are deferred.
-    pub(crate) fn defers_to(&self, peer: PeerId) -> bool {
-        self.fenced.iter().any(|w| w.names(peer))
-    }
-
     /// Whether this endpoint keeps state of a peer.
     pub(crate) fn knows_peer(&self, peer: PeerId) -> bool {
         let Some(l) = &self.live else { return false };
-        self.defers_to(peer)
+        self.deferred.names(peer)
             || l.proto.knows_peer(peer)
             || self.has_outstanding(peer)
             || l.rendezvous.mentions(peer)

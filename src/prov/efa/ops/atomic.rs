@@ -91,7 +91,7 @@ pub(crate) fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
 ) -> Result<()> {
     known(r.common.flags(), TX_FLAGS, "fi_atomicmsg")?;
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    if ep.fenced.is_empty() && !fences(&r.common) {
+    if ep.deferred.is_empty() && !fences(&r.common) {
         if let Some(started) = short(s, id, r) {
             return started;
         }

@@ -8,6 +8,7 @@ use crate::core::{Errno, Result};
 use crate::proto::PeerId;
 use crate::prov::contract::*;
 use crate::prov::efa::domain::State;
+use crate::prov::efa::endpoint::Ep;
 use crate::prov::efa::ops;
 use crate::prov::efa::ops::triggers::PendingTrigger;
 use crate::prov::efa::ops::user_op::end_cntrs;
@@ -16,7 +17,6 @@ use crate::prov::efa::ops::{atomic, recv, resolve, rma};
 use crate::prov::efa::select::{answered, ROUTE_PENDING};
 use crate::prov::reports::completion::{atomic_flags, rma_flags, send_flags, CntrKind};
 use crate::types::*;
-use std::collections::VecDeque;
 
 /// See the module text.
 pub(crate) struct DeferredWork {
@@ -54,18 +54,8 @@ impl DeferredWork {
     }
 
     /// The peer that it goes to, if there is one.
-    fn peer(&self) -> Option<PeerId> {
+    pub(crate) fn peer(&self) -> Option<PeerId> {
         self.by_adapter.or(self.peer)
-    }
-
-    /// Whether it goes to this peer.
-    pub(crate) fn names(&self, peer: PeerId) -> bool {
-        self.peer() == Some(peer)
-    }
-
-    /// How many of these go to the same peer.
-    pub(super) fn before(&self, deferred: &VecDeque<DeferredWork>) -> usize {
-        deferred.iter().filter(|w| w.peer() == self.peer()).count()
     }
 
     /// The address that it goes to.
@@ -203,18 +193,25 @@ pub(crate) fn under_way(s: &State, ep: u32, peer: PeerId) -> bool {
         })
 }
 
-/// Starts deferred operations. Those to one peer start in order: one whose fence is closed, whose
-/// peer has not answered or that finds no room holds up the later ones.
-pub(crate) fn run_fenced(s: &mut State, id: u32) {
-    let mut held_up: Vec<PeerId> = Vec::new();
-    let mut at = 0;
-    loop {
-        let Some(e) = s.eps.get_mut(id) else { return };
-        let waits = |w: &DeferredWork| w.peer().is_some_and(|p| held_up.contains(&p));
-        while e.fenced.get(at).is_some_and(waits) {
-            at += 1;
-        }
-        let Some(w) = e.fenced.remove(at) else { return };
+/// Starts deferred operations: of each peer in order, up to the first whose fence is closed, whose
+/// peer has not answered or that finds no room.
+pub(crate) fn run(s: &mut State, id: u32) {
+    let begins = |e: &mut Ep| e.deferred.begin();
+    if !s.eps.get_mut(id).is_some_and(begins) {
+        return;
+    }
+    let mut last = None;
+    while let Some(peer) = s.eps.get(id).and_then(|e| e.deferred.next_peer(last)) {
+        run_of(s, id, peer);
+        last = Some(peer);
+    }
+    if let Some(e) = s.eps.get_mut(id) {
+        e.deferred.end();
+    }
+}
+
+fn run_of(s: &mut State, id: u32, peer: Option<PeerId>) {
+    while let Some(w) = s.eps.get_mut(id).and_then(|e| e.deferred.take(peer)) {
         let result = match fence_is_closed(s, id, &w) {
             true => Err(FI_EAGAIN),
             false => w.start(s, id),
@@ -222,11 +219,10 @@ pub(crate) fn run_fenced(s: &mut State, id: u32) {
         match result {
             Ok(()) => {}
             Err(FI_EAGAIN | ROUTE_PENDING) => {
-                held_up.extend(w.peer());
                 if let Some(e) = s.eps.get_mut(id) {
-                    e.fenced.insert(at.min(e.fenced.len()), w);
+                    e.deferred.push_front(w);
                 }
-                at += 1;
+                return;
             }
             Err(e) => w.fail(s, id, e),
         }
@@ -238,7 +234,7 @@ pub(crate) fn fire(s: &mut State) {
     while let Some(t) = s.triggers.take_due(&s.cntrs) {
         if is_behind_fence(s, t.ep, &t.work) {
             if let Some(e) = s.eps.get_mut(t.ep) {
-                e.fenced.push_back(t.work);
+                e.deferred.push(t.work);
             }
             continue;
         }
@@ -246,7 +242,7 @@ pub(crate) fn fire(s: &mut State) {
             Ok(()) => ops::notify_sleeper(s, t.ep),
             Err(FI_EAGAIN | ROUTE_PENDING) => {
                 if let Some(e) = s.eps.get_mut(t.ep) {
-                    e.fenced.push_back(t.work);
+                    e.deferred.push(t.work);
                 }
             }
             Err(e) => t.work.fail(s, t.ep, e),
@@ -258,7 +254,7 @@ pub(crate) fn fire(s: &mut State) {
 /// before it.
 fn is_behind_fence(s: &mut State, id: u32, w: &DeferredWork) -> bool {
     let behind = s.eps.get(id).zip(w.peer());
-    behind.is_some_and(|(e, p)| e.defers_to(p)) || fence_is_closed(s, id, w)
+    behind.is_some_and(|(e, p)| e.deferred.names(p)) || fence_is_closed(s, id, w)
 }
 
 /// Whether operations that the fence of this work waits for have not ended.
@@ -277,7 +273,7 @@ pub(crate) fn uses_cntr(s: &State, id: u32) -> bool {
     };
     s.triggers.wait_for(id)
         || s.triggers.any(|t| uses(&t.work))
-        || s.eps.iter().any(|(_, e)| e.fenced.iter().any(uses))
+        || s.eps.iter().any(|(_, e)| e.deferred.iter().any(uses))
         || s.ops.iter().any(|(_, o)| counts(o.work))
 }
 

@@ -8,6 +8,7 @@
 pub(crate) mod atomic;
 pub(crate) mod collective;
 pub(crate) mod deferred;
+pub(crate) mod deferred_list;
 pub(crate) mod direct;
 pub(crate) mod recv;
 pub(crate) mod rma;
@@ -118,12 +119,12 @@ pub(crate) fn wait(
     (to, call): (fi_addr_t, &impl Call),
     work: impl FnOnce() -> DeferredWork,
 ) -> Result<bool> {
-    let some = !s.eps.get(id).ok_or(FI_EBADF)?.fenced.is_empty();
+    let some = !s.eps.get(id).ok_or(FI_EBADF)?.deferred.is_empty();
     if !some && !fences(call) {
         return Ok(false);
     }
     let peer = resolve(s, id, to)?;
-    let behind = some && s.eps.get(id).is_some_and(|e| e.defers_to(peer));
+    let behind = some && s.eps.get(id).is_some_and(|e| e.deferred.names(peer));
     let waits = behind || fences(call) && deferred::under_way(s, id, peer);
     if waits {
         park_within_limit(s, id, work())?;
@@ -184,7 +185,7 @@ const PARKED_MAX: usize = 1024;
 
 fn park_within_limit(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let work = work.called(s, id);
-    let parked = s.eps.get(id).map_or(0, |e| work.before(&e.fenced));
+    let parked = s.eps.get(id).map_or(0, |e| e.deferred.count(work.peer()));
     match parked < PARKED_MAX {
         true => park(s, id, work),
         false => Err(FI_EAGAIN),
@@ -196,6 +197,6 @@ pub(crate) fn park(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     if !ep.enabled() {
         return Err(FI_EOPBADSTATE);
     }
-    ep.fenced.push_back(work);
+    ep.deferred.push(work);
     Ok(())
 }

@@ -36,7 +36,7 @@ pub(crate) fn rma<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: &RmaReq<D, 
     let call = if r.write { "fi_writemsg" } else { "fi_readmsg" };
     known(r.common.flags(), TX_FLAGS, call)?;
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    if !ep.fenced.is_empty() || fences(&r.common) {
+    if !ep.deferred.is_empty() || fences(&r.common) {
         return rma_behind_fence(s, id, *r);
     }
     rma_now(s, id, r)
@@ -452,7 +452,7 @@ pub(crate) fn retry_refused(s: &mut State, id: u32) {
                 work: op.and_then(|op| op.work),
             },
         };
-        ep.fenced
+        ep.deferred
             .push_front(DeferredWork::by_adapter(&again, part.peer));
     }
     let again = live.shm_ep.as_mut().map(|h| h.tx.take_retries());

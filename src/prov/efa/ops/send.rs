@@ -29,7 +29,7 @@ use crate::types::*;
 pub(crate) fn send<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: &MsgReq<D, C>) -> Result<()> {
     known(r.common.flags(), TX_FLAGS, "fi_sendmsg")?;
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
-    if !ep.fenced.is_empty() || fences(&r.common) {
+    if !ep.deferred.is_empty() || fences(&r.common) {
         return send_behind_fence(s, id, *r);
     }
     send_now(s, id, r)

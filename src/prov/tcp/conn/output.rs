@@ -453,19 +453,31 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
     wait_writable(s, id);
 }
 
-/// Sends what waits at an endpoint's connections, as far as the sockets take it; the descriptor of
-/// a socket that is full, if there is one.
-pub(crate) fn send_rest(s: &mut TcpState, ep: u32) -> Option<i32> {
+/// What still waits at an endpoint's connections.
+pub(crate) struct Unsent {
+    /// The descriptor of a socket that is full.
+    pub full: i32,
+    /// Whether a socket has taken something.
+    pub moved: bool,
+}
+
+/// Sends what waits at an endpoint's connections, as far as the sockets take it; `None` when that
+/// is all.
+pub(crate) fn send_rest(s: &mut TcpState, ep: u32) -> Option<Unsent> {
     let waiting = s
         .conns
         .select(|c| c.ep == ep && c.state == ConnState::Open && !c.tx.queue.is_empty());
+    let mut moved = false;
     let mut full = None;
+    let place = |s: &TcpState, id| s.conns.get(id).map(|c| (c.tx.queue.len(), c.tx.sent));
     for id in waiting {
+        let before = place(s, id);
         flush(s, id);
+        moved |= place(s, id) != before;
         let c = s.conns.get(id).filter(|c| !c.tx.queue.is_empty());
         full = full.or(c.and_then(|c| c.stream.as_ref()).map(Stream::fd));
     }
-    full
+    full.map(|full| Unsent { full, moved })
 }
 
 /// Handles a message whose last byte is in the socket.

@@ -15,9 +15,12 @@ use crate::prov::tcp::wire::CONTROL_DATA_MAX;
 use crate::prov::tcp::{conn, msg, ops};
 use crate::types::*;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Waits of 10 ms for sockets that are about to be closed, all together.
-const REST_WAITS: usize = 50;
+/// How long sockets that are about to be closed may take nothing of what is queued, and how long
+/// they are waited for in all.
+const REST_STALL: Duration = Duration::from_secs(2);
+const REST_WAIT: Duration = Duration::from_secs(10);
 
 impl TcpDomain {
     /// Runs `f` on an endpoint.
@@ -28,11 +31,16 @@ impl TcpDomain {
     /// Waits a little, holding no lock, for the sockets of an endpoint's connections to take what
     /// is queued, before they are closed.
     fn send_rest(&self, ep: u32) {
-        for _ in 0..REST_WAITS {
-            let Some(fd) = conn::send_rest(&mut self.lock(), ep) else {
+        let begun = Instant::now();
+        let mut stalled = begun;
+        while begun.elapsed() < REST_WAIT && stalled.elapsed() < REST_STALL {
+            let Some(rest) = conn::send_rest(&mut self.lock(), ep) else {
                 return;
             };
-            crate::device::wait::poll_fd(fd, libc::POLLOUT, 10);
+            if rest.moved {
+                stalled = Instant::now();
+            }
+            crate::device::wait::poll_fd(rest.full, libc::POLLOUT, 10);
         }
     }
 }
