@@ -2,7 +2,7 @@
 /*
  * What can be asked of a GPU beside the library, for benches/gpu.sh: `floors` prints how fast CUDA
  * itself copies, `context` whether fi_getinfo made a context, `dmabuf` which exports the driver
- * knows, `kernel` whether a message reaches a kernel that waits for it on the default stream.
+ * has, `kernel` whether a message reaches a kernel that waits for it on the default stream.
  */
 #include <dlfcn.h>
 #include <stdint.h>

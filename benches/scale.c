@@ -6,7 +6,7 @@
  *   turns        N endpoints, each opened and closed before the next
  *   addresses    N addresses inserted into an address vector
  *   connections  N endpoints of one process send a message to one endpoint of another
- *   known        an endpoint that knows N addresses, 256 of which are processes, sends a message to
+ *   known        an endpoint with N known addresses, 256 of which are processes, sends a message to
  *                each process and gets an answer, twice
  *   all          N processes, each of which sends a message to every other, twice
  */
@@ -339,7 +339,7 @@ static void rank(struct ranks *s, int me, int n, int known)
 	pthread_barrier_wait(&s->barrier);
 }
 
-/* Number 0 knows many addresses; the others answer it, twice. */
+/* Number 0 has many addresses in its vector; the others answer it, twice. */
 static void one_of(struct ranks *s, int me, int count, int known)
 {
 	struct fi_context2 *ctx = calloc(2 * (size_t) count, sizeof(*ctx));

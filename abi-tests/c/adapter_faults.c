@@ -21,11 +21,11 @@
  * adapter_faults levels   endpoints of every traffic class work where the adapter has service level
  *                         0 alone (--service-levels 0)
  * adapter_faults low      where it has level 8 alone (--service-levels 8), those of
- *                         FI_TC_LOW_LATENCY do, with a libefa that knows levels (rdma-core 54)
+ *                         FI_TC_LOW_LATENCY do, with a libefa that has levels (rdma-core 54)
  * adapter_faults order    the adapter keeps the order of 128 bytes (--in-order, with a libefa that
  *                         reports it): options are granted, but for messages of the protocol
  * adapter_faults disorder without: none is granted
- * adapter_faults crowded  an adapter that cannot be opened for want of descriptors is not replaced
+ * adapter_faults crowded  an adapter that cannot be opened without descriptors is not replaced
  *                         by the software adapter, and is there when there are descriptors
  */
 #include <stdbool.h>

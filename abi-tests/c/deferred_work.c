@@ -85,7 +85,7 @@ static void thresholds(void)
 	DO(0, fi_close(&go->fid));
 }
 
-/* Deferred work: what counts its end, what starts it, and whom it reaches. */
+/* Deferred work: what counts its end, what starts it, and its target. */
 static void work_ends(void)
 {
 	struct fi_cntr_attr na = { .events = FI_CNTR_EVENTS_COMP };

@@ -162,33 +162,143 @@ static void check_short_copies(int there)
 	puts(there ? "short copies go by GDRCopy" : "without GDRCopy CUDA copies everything");
 }
 
+static struct fi_context2 contexts[2];
+static const size_t lens[] = { 8, 4096, 20000, 300000, SIZE };
+/* GPU memory, and regions of it and of `back`. */
+static char *a, *b;
+static struct fid_mr *near, *far, *host;
+
+/* Registered as host memory, it would be accessed by the CPU: the library must refuse. */
+static void bad_registrations(void)
+{
+	struct iovec iov = { a, SIZE };
+	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = ALL };
+	struct fid_mr *mr;
+
+	DO(-FI_EINVAL, fi_mr_reg(domain, a, SIZE, ALL, 0, 0, 0, &mr, NULL));
+	attr.iface = FI_HMEM_ROCR;
+	DO(-FI_ENOSYS, fi_mr_regattr(domain, &attr, 0, &mr));
+	attr.iface = (enum fi_hmem_iface) 77;
+	DO(-FI_EINVAL, fi_mr_regattr(domain, &attr, 0, &mr));
+}
+
+static int without_gpu(const char *fabric_name)
+{
+	struct iovec iov = { out, SIZE };
+	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = ALL,
+			.iface = FI_HMEM_CUDA };
+	struct fid_mr *mr;
+
+	DO(-FI_ENODATA, ask_device(fabric_name, FI_MR_HMEM));
+	open_disabled(fabric_name);
+	enable();
+	DO(-FI_ENOSYS, fi_mr_regattr(domain, &attr, 0, &mr));
+	puts("no device memory here");
+	return 0;
+}
+
+/* Copies of the GPU fail: operations up to `most` bytes end in errors. */
+static int broken_copies(int direct, size_t most)
+{
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		if (lens[i] > most)
+			continue;
+		POST(fi_recv(ep, b, lens[i], fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_send(ep, back, lens[i], fi_mr_desc(host), self, &contexts[1]));
+		fail(2);
+		POST(fi_recv(ep, back, lens[i], fi_mr_desc(host), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_send(ep, a, lens[i], fi_mr_desc(near), self, &contexts[1]));
+		fail(2);
+		/* A copy that fails at the target's GPU must fail the initiator's operation. */
+		POST(fi_write(ep, back, lens[i], fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far),
+				&contexts[0]));
+		fail(1);
+		POST(fi_read(ep, back, lens[i], fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far),
+				&contexts[0]));
+		fail(1);
+	}
+	if (!direct) {
+		POST(fi_atomic(ep, back, 1, fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far), FI_UINT64,
+				FI_SUM, &contexts[0]));
+		fail(1);
+		DO(-FI_EIO, fi_atomic(ep, a, 1, fi_mr_desc(near), self, (uintptr_t) back, fi_mr_key(host),
+				FI_UINT64, FI_SUM, &contexts[0]));
+		DO(-FI_EIO, fi_inject(ep, a, 64, self));
+	}
+	puts("what the GPU could not copy ends with an error");
+	return 0;
+}
+
+/* A message of up to `most` bytes, a write and reads of `len` bytes. `uncopied`: writes and reads
+ * cause no copy; `copied`: they do. */
+static void transfer(size_t len, size_t most, int uncopied, int copied)
+{
+	uint64_t there = (uint64_t) (uintptr_t) b, before, short_copies;
+
+	if (len <= most) {
+		fill(a);
+		POST(fi_recv(ep, b, len, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+		POST(fi_send(ep, a, len, fi_mr_desc(near), self, &contexts[1]));
+		ends(2);
+		check_device_memory(b, len);
+	}
+	before = copies();
+	fill(a);
+	POST(fi_write(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
+	ends(1);
+	check_device_memory(b, len);
+	TRUE(copies() == before || !uncopied || emulated(FI_OPT_EFA_EMULATED_WRITE));
+	before = copies();
+	short_copies = calls("gdr_copy");
+	fill(b);
+	POST(fi_read(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
+	ends(1);
+	check_device_memory(a, len);
+	/* From the GPU into host memory. */
+	POST(fi_read(ep, back, len, fi_mr_desc(host), self, there, fi_mr_key(far), &contexts[0]));
+	ends(1);
+	TRUE(memcmp(back, out, len) == 0);
+	TRUE(copies() == before || !uncopied || emulated(FI_OPT_EFA_EMULATED_READ));
+	TRUE(!copied || copies() > before || calls("gdr_copy") > short_copies);
+}
+
+/* Calls without a descriptor, and messages of host and GPU memory. */
+static void mixed_memory(void)
+{
+	/* Without a descriptor the library must recognise GPU memory by its address. */
+	fill(a);
+	POST(fi_recv(ep, b, 64, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+	POST(fi_inject(ep, a, 64, self));
+	ends(1);
+	check_device_memory(b, 64);
+	fill(a);
+	POST(fi_inject_write(ep, a, 64, self, (uint64_t) (uintptr_t) back, fi_mr_key(host)));
+	while (memcmp(back, out, 64) != 0)
+		fi_cq_read(cq, NULL, 0);
+	/* Host and GPU memory in one message. */
+	memcpy(back, out, 512);
+	struct iovec mixed[] = { { back, 512 }, { a + 512, 40000 } };
+	void *descs[] = { fi_mr_desc(host), fi_mr_desc(near) };
+	POST(fi_recv(ep, b, SIZE, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
+	POST(fi_sendv(ep, mixed, descs, 2, self, &contexts[1]));
+	ends(2);
+	check_device_memory(b, 40512);
+}
+
 int main(int argc, char **argv)
 {
-	static struct fi_context2 contexts[2];
+	const char *kind = argc > 2 ? argv[2] : "";
 	int direct = argc > 1 && strcmp(argv[1], "efa-direct") == 0;
-	int uncopied = argc > 2 && strcmp(argv[2], "uncopied") == 0;
-	int disable = argc > 2 && strcmp(argv[2], "disabled") == 0;
+	int uncopied = strcmp(kind, "uncopied") == 0, disable = strcmp(kind, "disabled") == 0;
 	int p2p = disable || uncopied || (argc > 2 && strcmp(argv[argc - 1], "p2p") == 0);
 	size_t most = SIZE, size = sizeof(most);
-	size_t lens[] = { 8, 4096, 20000, 300000, SIZE };
-	struct fi_mr_attr attr = { .iov_count = 1, .access = ALL, .iface = FI_HMEM_CUDA };
-	struct iovec iov;
-	struct fid_mr *near, *far, *host, *mr;
-	char *a, *b;
+	struct fid_mr *mr;
 
 	TRUE(argc >= 2);
-	if (argc > 2 && strcmp(argv[2], "none") == 0) {
-		DO(-FI_ENODATA, ask_device(argv[1], FI_MR_HMEM));
-		open_disabled(argv[1]);
-		enable();
-		iov = (struct iovec) { out, SIZE };
-		attr.mr_iov = &iov;
-		DO(-FI_ENOSYS, fi_mr_regattr(domain, &attr, 0, &mr));
-		puts("no device memory here");
-		return 0;
-	}
+	if (strcmp(kind, "none") == 0)
+		return without_gpu(argv[1]);
 	load_cuda();
-	if (argc > 2 && strcmp(argv[2], "plain") == 0) {
+	if (strcmp(kind, "plain") == 0) {
 		open_disabled(argv[1]);
 		DO(-FI_EINVAL, fi_mr_reg(domain, device(), SIZE, ALL, 0, 0, 0, &mr, NULL));
 		puts("device memory is not taken for the host's");
@@ -196,7 +306,7 @@ int main(int argc, char **argv)
 	}
 	a = device();
 	b = device();
-	if (argc > 2 && strcmp(argv[2], "refused") == 0) {
+	if (strcmp(kind, "refused") == 0) {
 		DO(-FI_ENODATA, ask_device(argv[1], FI_MR_HMEM));
 		puts("device memory is not offered");
 		return 0;
@@ -207,110 +317,25 @@ int main(int argc, char **argv)
 	open_asked();
 	options(direct, p2p, disable);
 	enable();
-	if (argc > 2 && strstr(argv[2], "mapped")) {
-		check_short_copies(strcmp(argv[2], "mapped") == 0);
+	if (strstr(kind, "mapped")) {
+		check_short_copies(strcmp(kind, "mapped") == 0);
 		return 0;
 	}
 	if (direct)
 		DO(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &most, &size));
-
-	/* Registered as host memory, it would be accessed by the CPU: the library must refuse. */
-	DO(-FI_EINVAL, fi_mr_reg(domain, a, SIZE, ALL, 0, 0, 0, &mr, NULL));
-	iov = (struct iovec) { a, SIZE };
-	attr.mr_iov = &iov;
-	attr.iface = FI_HMEM_ROCR;
-	DO(-FI_ENOSYS, fi_mr_regattr(domain, &attr, 0, &mr));
-	attr.iface = (enum fi_hmem_iface) 77;
-	DO(-FI_EINVAL, fi_mr_regattr(domain, &attr, 0, &mr));
-
+	bad_registrations();
 	near = registered(a, FI_HMEM_CUDA);
 	far = registered(b, FI_HMEM_CUDA);
 	host = registered(back, FI_HMEM_SYSTEM);
-	for (size_t i = 0; argc > 2 && strcmp(argv[2], "broken") == 0
-			&& i < sizeof(lens) / sizeof(lens[0]); i++) {
-		if (lens[i] > most)
-			continue;
-		POST(fi_recv(ep, b, lens[i], fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
-		POST(fi_send(ep, back, lens[i], fi_mr_desc(host), self, &contexts[1]));
-		fail(2);
-		POST(fi_recv(ep, back, lens[i], fi_mr_desc(host), FI_ADDR_UNSPEC, &contexts[0]));
-		POST(fi_send(ep, a, lens[i], fi_mr_desc(near), self, &contexts[1]));
-		fail(2);
-		/* The initiator must learn what the GPU of the target could not copy. */
-		POST(fi_write(ep, back, lens[i], fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far),
-				&contexts[0]));
-		fail(1);
-		POST(fi_read(ep, back, lens[i], fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far),
-				&contexts[0]));
-		fail(1);
-	}
-	if (argc > 2 && strcmp(argv[2], "broken") == 0 && !direct) {
-		POST(fi_atomic(ep, back, 1, fi_mr_desc(host), self, (uintptr_t) b, fi_mr_key(far), FI_UINT64,
-				FI_SUM, &contexts[0]));
-		fail(1);
-		DO(-FI_EIO, fi_atomic(ep, a, 1, fi_mr_desc(near), self, (uintptr_t) back, fi_mr_key(host),
-				FI_UINT64, FI_SUM, &contexts[0]));
-		DO(-FI_EIO, fi_inject(ep, a, 64, self));
-	}
-	if (argc > 2 && strcmp(argv[2], "broken") == 0) {
-		puts("what the GPU could not copy ends with an error");
-		return 0;
-	}
+	if (strcmp(kind, "broken") == 0)
+		return broken_copies(direct, most);
 	TRUE(fi_mr_desc(near) && fi_mr_desc(host));
-	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
-		size_t len = lens[i];
-		uint64_t there = (uint64_t) (uintptr_t) b, before, short_copies;
+	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
 		/* The first operation may precede the peer's handshake: it is emulated then. */
-		int counted = uncopied && i > 0;
-
-		if (!direct || len < info->ep_attr->max_msg_size) {
-			if (len <= most) {
-				fill(a);
-				POST(fi_recv(ep, b, len, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
-				POST(fi_send(ep, a, len, fi_mr_desc(near), self, &contexts[1]));
-				ends(2);
-				check_device_memory(b, len);
-			}
-			before = copies();
-			fill(a);
-			POST(fi_write(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
-			ends(1);
-			check_device_memory(b, len);
-			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_WRITE));
-			before = copies();
-			short_copies = calls("gdr_copy");
-			fill(b);
-			POST(fi_read(ep, a, len, fi_mr_desc(near), self, there, fi_mr_key(far), &contexts[0]));
-			ends(1);
-			check_device_memory(a, len);
-			/* From the GPU into host memory. */
-			POST(fi_read(ep, back, len, fi_mr_desc(host), self, there, fi_mr_key(far), &contexts[0]));
-			ends(1);
-			TRUE(memcmp(back, out, len) == 0);
-			TRUE(copies() == before || !counted || emulated(FI_OPT_EFA_EMULATED_READ));
-			TRUE(!disable || copies() > before || calls("gdr_copy") > short_copies);
-		}
-	}
-	if (!direct) {
-		/* Without a descriptor the library must recognise GPU memory by its address. */
-		fill(a);
-		POST(fi_recv(ep, b, 64, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
-		POST(fi_inject(ep, a, 64, self));
-		ends(1);
-		check_device_memory(b, 64);
-		fill(a);
-		POST(fi_inject_write(ep, a, 64, self, (uint64_t) (uintptr_t) back, fi_mr_key(host)));
-		while (memcmp(back, out, 64) != 0)
-			fi_cq_read(cq, NULL, 0);
-		/* Host and GPU memory in one message. */
-		memcpy(back, out, 512);
-		struct iovec mixed[] = { { back, 512 }, { a + 512, 40000 } };
-		void *descs[] = { fi_mr_desc(host), fi_mr_desc(near) };
-		POST(fi_recv(ep, b, SIZE, fi_mr_desc(far), FI_ADDR_UNSPEC, &contexts[0]));
-		POST(fi_sendv(ep, mixed, descs, 2, self, &contexts[1]));
-		ends(2);
-		check_device_memory(b, 40512);
-	}
+		if (!direct || lens[i] < info->ep_attr->max_msg_size)
+			transfer(lens[i], most, uncopied && i > 0, disable);
+	if (!direct)
+		mixed_memory();
 	DO(0, fi_close(&near->fid));
 	DO(0, fi_close(&far->fid));
 	DO(0, fi_close(&host->fid));

@@ -26,18 +26,18 @@ static struct fi_context2 context;
 static fi_addr_t peer;
 static int out_fd, in_fd;
 
-static void tell(const void *at, size_t len)
+static void put_bytes(const void *at, size_t len)
 {
 	DO(len, write(out_fd, at, len));
 }
 
-static void hear(void *at, size_t len)
+static void get_bytes(void *at, size_t len)
 {
 	DO(len, read(in_fd, at, len));
 }
 
-/* Whether the other side has said something. */
-static int heard(void)
+/* Whether the other side has sent bytes. */
+static int has_bytes(void)
 {
 	struct pollfd p = { .fd = in_fd, .events = POLLIN };
 
@@ -49,8 +49,8 @@ static void meet(void)
 {
 	char c = 0;
 
-	tell(&c, 1);
-	hear(&c, 1);
+	put_bytes(&c, 1);
+	get_bytes(&c, 1);
 }
 
 static void *mapped(void)
@@ -71,7 +71,7 @@ static void *mapped(void)
 	return at;
 }
 
-/* Memory that goes by a descriptor is seen by whoever imports it. */
+/* Memory that is passed by a descriptor is the same for the process that imports it. */
 static void imported(void)
 {
 	int (*create)(uint64_t *, size_t, const struct properties *, uint64_t) =
@@ -113,8 +113,8 @@ static void connect_peers(const char *fabric_name)
 	queue_wait = FI_WAIT_FD;
 	open_asked();
 	enable();
-	tell(name, sizeof(name));
-	hear(theirs, sizeof(theirs));
+	put_bytes(name, sizeof(name));
+	get_bytes(theirs, sizeof(theirs));
 	DO(1, fi_av_insert(av, theirs, 1, &peer, 0, NULL));
 }
 
@@ -123,10 +123,10 @@ static void served(void)
 {
 	char c = 0;
 
-	while (!heard())
+	while (!has_bytes())
 		fi_cq_read(cq, NULL, 0);
-	hear(&c, 1);
-	tell(&c, 1);
+	get_bytes(&c, 1);
+	put_bytes(&c, 1);
 }
 
 static void transmit(void *at, struct fid_mr *mr, size_t len)
@@ -192,7 +192,7 @@ static void initiator(void *at, struct fid_mr *mr, int is_host)
 	uint64_t before;
 
 	for (int kind = 0; kind < 2; kind++) {
-		hear(&there, sizeof(there));
+		get_bytes(&there, sizeof(there));
 		for (int i = 0; i < LENS; i++) {
 			put_pattern(at, is_host, (char) i);
 			before = copies();
@@ -225,7 +225,7 @@ static void initiator(void *at, struct fid_mr *mr, int is_host)
 	}
 }
 
-/* The other side, which only polls until it is told. */
+/* The other side, which only polls until the initiator's next byte. */
 static void target(int initiator_is_host)
 {
 	void *own = device();
@@ -237,7 +237,7 @@ static void target(int initiator_is_host)
 		struct region here = { (uintptr_t) at, fi_mr_key(mr) };
 
 		put_pattern(at, kind, 77);
-		tell(&here, sizeof(here));
+		put_bytes(&here, sizeof(here));
 		for (int i = 0; i < LENS; i++) {
 			before = copies();
 			served();

@@ -59,7 +59,7 @@ static pid_t child(int round)
 		for (int fd = 3; fd < 256; fd++)
 			close(fd);
 	if (round % 3 == 2) {
-		/* Whatever the thread held at the fork, nobody holds it here. */
+		/* Locks that the thread held at the fork are free here. */
 		alarm(30);
 		for (int i = 0; i < 100; i++)
 			open_and_close();

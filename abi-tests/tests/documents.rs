@@ -206,7 +206,7 @@ fn lines_have_up_to_a_hundred_columns() {
     let (mut seen, mut long) = (0, Vec::new());
     for path in tracked() {
         let source = [".rs", ".c", ".h"].iter().any(|e| path.ends_with(e));
-        // What cbindgen writes has the lines that it likes.
+        // cbindgen breaks the lines of the headers that it writes.
         if !source || path.contains("/gen/") {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Fields of structures as bytes, by offset: requests of the kernel ABI and entries of queues.
 
 /// Reads fields; bytes beyond the end read as zero, as the kernel treats a structure shorter than
-/// it knows.
+/// its own.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {

@@ -512,22 +512,7 @@ impl Device {
         let mut out = WriteResponse::default();
         match command {
             cmd::QUERY_DEVICE => out.core = self.device_attr(id)?,
-            cmd::EX_QUERY_DEVICE => {
-                let mut base = self.device_attr(id)?;
-                base.resize(304, 0);
-                let len = room.clamp(184, 304) as u32;
-                base[180..184].copy_from_slice(&len.to_le_bytes());
-                base.truncate(len as usize);
-                out.core = base;
-                let c = &self.cfg;
-                let mut e = FieldWriter::new(24);
-                e.u32(4, c.send_queue).u32(8, c.recv_queue);
-                e.u16(12, 2)
-                    .u16(14, 2)
-                    .u32(16, c.rdma_size)
-                    .u32(20, c.caps());
-                out.driver = e.0;
-            }
+            cmd::EX_QUERY_DEVICE => (out.core, out.driver) = self.query_device_ex(id, room)?,
             cmd::QUERY_PORT => out.core = self.port(),
             cmd::ALLOC_PD => {
                 let c = self.context(id)?;
@@ -555,19 +540,8 @@ impl Device {
             }
             cmd::DEREG_MR => self.dereg_mr(id, f.u32(0))?,
             cmd::CREATE_COMP_CHANNEL => {
-                if self.cfg.no_notify {
-                    return Err(EOPNOTSUPP);
-                }
-                let (ours, theirs) = crate::sock::pair().map_err(|_| ENOMEM)?;
-                let copy = theirs.try_clone().map_err(|_| ENOMEM)?;
-                let channel = Channel {
-                    inode: inode_of(&format!("/proc/self/fd/{}", raw(&copy)))?,
-                    ours,
-                    theirs: copy,
-                };
-                self.context(id)?.channels.push(Rc::new(channel));
                 out.core = vec![0; 4];
-                out.fd = Some((theirs, 0));
+                out.fd = Some((self.create_channel(id)?, 0));
             }
             cmd::CREATE_CQ => {
                 let channel = f.u32(24) as i32;
@@ -613,6 +587,40 @@ impl Device {
             _ => return Err(UNKNOWN),
         }
         Ok(out)
+    }
+
+    /// The attributes of the extended query, as many bytes as the caller has room for, and the
+    /// driver's.
+    fn query_device_ex(&mut self, id: ContextId, room: usize) -> Answer<(Vec<u8>, Vec<u8>)> {
+        let mut base = self.device_attr(id)?;
+        base.resize(304, 0);
+        let len = room.clamp(184, 304) as u32;
+        base[180..184].copy_from_slice(&len.to_le_bytes());
+        base.truncate(len as usize);
+        let c = &self.cfg;
+        let mut e = FieldWriter::new(24);
+        e.u32(4, c.send_queue).u32(8, c.recv_queue);
+        e.u16(12, 2)
+            .u16(14, 2)
+            .u32(16, c.rdma_size)
+            .u32(20, c.caps());
+        Ok((base, e.0))
+    }
+
+    /// Creates a completion channel. Returns the caller's end.
+    fn create_channel(&mut self, id: ContextId) -> Answer<OwnedFd> {
+        if self.cfg.no_notify {
+            return Err(EOPNOTSUPP);
+        }
+        let (ours, theirs) = crate::sock::pair().map_err(|_| ENOMEM)?;
+        let copy = theirs.try_clone().map_err(|_| ENOMEM)?;
+        let channel = Channel {
+            inode: inode_of(&format!("/proc/self/fd/{}", raw(&copy)))?,
+            ours,
+            theirs: copy,
+        };
+        self.context(id)?.channels.push(Rc::new(channel));
+        Ok(theirs)
     }
 }
 

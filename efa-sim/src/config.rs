@@ -63,7 +63,7 @@ pub struct Config {
     /// Most work requests between two doorbells; 0: any number.
     #[arg(long, default_value_t = 0)]
     pub max_batch: u32,
-    /// Rings in a completion queue; libfabric wants 1 of all devices but efa0.
+    /// Rings in a completion queue; libfabric requires 1 of all devices but efa0.
     #[arg(long, default_value_t = 1)]
     pub sub_cqs: u32,
     /// Most memory registrations.
@@ -87,7 +87,7 @@ pub struct Config {
     /// Percentage of reads and writes that fail with a wrong key.
     #[arg(long, default_value_t = 0)]
     pub bad_keys: u32,
-    /// The kernel knows no ioctl commands, only write().
+    /// The kernel has no ioctl commands, only write().
     #[arg(long)]
     pub old_kernel: bool,
     /// Log every command on standard error.

@@ -140,7 +140,7 @@ fn run(cfg: Config, preload: Option<PathBuf>, command: &[String]) -> std::io::Re
         .env("SYSFS_PATH", place.path().join("sys"))
         .env(door::SOCKET, &socket)
         .env(door::ADAPTERS, cfg.adapters.to_string());
-    // Without netlink, which the preload refuses, libfabric cannot know that fork is safe.
+    // Without netlink, which the preload refuses, libfabric cannot find out that fork is safe.
     if std::env::var_os("FI_EFA_FORK_SAFE").is_none() {
         c.env("FI_EFA_FORK_SAFE", "1");
     }

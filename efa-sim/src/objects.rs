@@ -3,6 +3,7 @@
 //! kernel's EFA driver.
 
 use crate::bytes::{FieldWriter, Fields};
+use crate::config::Config;
 use crate::device::*;
 use crate::shared::{fetch, Mapping, Shared, PAGE};
 use libc::{EBUSY, EFAULT, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP};
@@ -16,7 +17,7 @@ const RQ_BELL: usize = 0x80;
 pub const CQ_BELL: usize = 0x20;
 const LLQ_AT: usize = 64;
 
-/// Completion vectors of an adapter; waiting programs want more than one.
+/// Completion vectors of an adapter; programs that wait use more than one.
 pub const VECTORS: u32 = 4;
 
 /// Entries of a completion queue, at most.
@@ -30,6 +31,39 @@ pub struct QpArgs {
     pub kind: u8,
     pub cap: [u8; 20],
     pub driver: Vec<u8>,
+}
+
+/// Kinds of queue pairs.
+const UD: u8 = 4;
+const DRIVER_QP: u8 = 0xff;
+
+impl QpArgs {
+    /// `EOPNOTSUPP` for another kind, `EINVAL` for what exceeds the adapter.
+    fn check(&self, cfg: &Config) -> Answer<()> {
+        if self.kind != UD && self.kind != DRIVER_QP {
+            return Err(EOPNOTSUPP);
+        }
+        if self.driver.len() < 16 {
+            return Err(EINVAL);
+        }
+        let (d, cap) = (Fields(&self.driver), Fields(&self.cap));
+        let too_much = cap.u32(0) > cfg.send_queue
+            || cap.u32(4) > cfg.recv_queue
+            || cap.u32(8) > 2
+            || cap.u32(12) > 2
+            || cap.u32(16) > cfg.inline;
+        let no_level = !cfg.service_levels.contains(&d.u8(18));
+        let refused = self.unsolicited() && cfg.no_unsolicited;
+        if too_much || no_level || d.u32(0) != 0 || refused {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Writes with immediate data need no receive.
+    fn unsolicited(&self) -> bool {
+        Fields(&self.driver).u16(16) & 1 != 0
+    }
 }
 
 /// Arguments of completion queue creation.
@@ -329,31 +363,11 @@ impl Device {
 
     /// Creates a queue pair: its handle, number, driver data.
     pub fn create_qp(&mut self, id: ContextId, a: &QpArgs) -> Answer<(u32, u16, Vec<u8>)> {
-        const UD: u8 = 4;
-        const DRIVER_QP: u8 = 0xff;
-        if a.driver.len() < 16 || a.kind != UD && a.kind != DRIVER_QP {
-            return Err(if a.kind == UD || a.kind == DRIVER_QP {
-                EINVAL
-            } else {
-                EOPNOTSUPP
-            });
-        }
+        a.check(&self.cfg)?;
         let d = Fields(&a.driver);
-        let (rq_bytes, sq_bytes, flags) = (d.u32(4) as usize, d.u32(8) as usize, d.u16(16));
+        let (rq_bytes, sq_bytes) = (d.u32(4) as usize, d.u32(8) as usize);
         let cap = Fields(&a.cap);
         let (sends, recvs) = (cap.u32(0), cap.u32(4));
-        let cfg = &self.cfg;
-        let too_much = sends > cfg.send_queue
-            || recvs > cfg.recv_queue
-            || cap.u32(8) > 2
-            || cap.u32(12) > 2
-            || cap.u32(16) > cfg.inline;
-        let unsolicited = flags & 1 != 0;
-        let level = d.u8(18);
-        let no_level = !cfg.service_levels.contains(&level);
-        if too_much || no_level || d.u32(0) != 0 || unsolicited && cfg.no_unsolicited {
-            return Err(EINVAL);
-        }
         let c = self.context(id)?;
         for cq in [a.send_cq, a.recv_cq] {
             c.cqs.get(&cq).ok_or(ENOENT)?;
@@ -414,7 +428,7 @@ impl Device {
             qkey: 0,
             sq_psn: 0,
             datagram: a.kind == UD,
-            unsolicited,
+            unsolicited: a.unsolicited(),
             // 7 retries without limit; the default until `modify_qp` sets another value.
             rnr_retry: 7,
             bells,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Long tagged messages that nobody has a receive for yet. Provider tcp announces them and leaves
- * their bytes with the sender, so that what comes behind them is not held up: they are found by
- * FI_PEEK, claimed, discarded and received in another order, and each send ends.
+ * Long tagged messages without a receive yet. Provider tcp announces them and leaves their bytes
+ * with the sender, so that what comes behind them is not held up: they are found by FI_PEEK,
+ * claimed, discarded and received in another order, and each send ends.
  *
  * announced PROVIDER
  */

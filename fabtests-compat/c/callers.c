@@ -70,7 +70,7 @@ static uint32_t next_event(struct fi_eq_cm_entry *e)
 	return what;
 }
 
-/* Child: waits for the address, then calls CALLERS times at once; says 'c'; waits for all
+/* Child: waits for the address, then calls CALLERS times at once; sends 'c'; waits for all
  * FI_CONNECTED. */
 static int many(int fd)
 {
@@ -427,7 +427,7 @@ static int from_passive(int fd)
 	check(seen.sin_port == own.sin_port, "the call is not from the endpoint's address");
 	check(fi_setname(&a->fid, &own, sizeof(own)) == -FI_EOPBADSTATE,
 			"setname of a connected endpoint");
-	/* It dies with half an answer. */
+	/* The connection ends within an answer. */
 	check(recv(s, req, 32, MSG_WAITALL) == 32, "request");
 	req[1] = 1;
 	check(send(s, req, 16, 0) == 16, "send");

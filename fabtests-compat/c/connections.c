@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include "two.h"
 
-/* A quarter of DESCRIPTORS callers may be silent. */
+/* A quarter of DESCRIPTORS connections may be without a request. */
 enum { LEN = 64, CALLS = 5, DESCRIPTORS = 400, SILENT = 120, INVALID_CALLERS = 40, AGAIN = 50 };
 
 static struct fid_eq *eq;
@@ -363,7 +363,7 @@ static void serve(void)
 	for (int i = 0; i < CALLS; i++)
 		pids[i] = spawn_peer(callers[i], &fds[i]);
 	DO(setrlimit(RLIMIT_NOFILE, &descriptors));
-	/* Silent callers are not turned away for their silence. */
+	/* Connections without a request do not time out within this test. */
 	setenv("FI_TCP_CONNECT_TIMEOUT_MS", "120000", 1);
 	open_fabric("127.0.0.1", NULL, FI_SOURCE);
 	DO(fi_passive_ep(fabric, info, &pep, NULL));

@@ -29,7 +29,7 @@ static void post(char *at, fi_addr_t to, struct fi_context2 *context)
 	DO(ret);
 }
 
-/* Streams until it is killed; its messages have its number, which it is told. */
+/* Streams until it is killed; its messages carry its number, which the parent sends. */
 static int stream(int fd)
 {
 	struct hello me = open_all(LEN), other;

@@ -35,7 +35,7 @@
 #define HELLO 9
 #define WELCOME 10
 
-/* What the intruder knows, and its counts. */
+/* What the intruder has, and its counts. */
 struct known {
 	/* 0: wait, 1: attack by datagrams, 2: datagrams to the decoy, 3: Unix sockets, 4: end. */
 	volatile int phase;
@@ -100,7 +100,7 @@ static size_t forge(unsigned char *d)
 	}
 }
 
-/* Makes the call of somebody who knows the address: its token, and its queue key as the tag. */
+/* Makes the call of a process that has the address: its token, and its queue key as the tag. */
 static void call(unsigned char *d)
 {
 	memset(d, 0, 48);
@@ -390,7 +390,7 @@ int main(int argc, char **argv)
 			struct fi_cq_data_entry e;
 
 			exchange(to, true);
-			check(fi_cq_read(queue, &e, 1) == -FI_EAGAIN, "somebody has reached the service");
+			check(fi_cq_read(queue, &e, 1) == -FI_EAGAIN, "an attacker has reached the service");
 			count++;
 		}
 		if (phase < 3)

@@ -2,7 +2,7 @@
 /*
  * A peer injects messages that are to be confirmed (FI_DELIVERY_COMPLETE), closes its endpoint and
  * ends, as a rank does after its last reduction, before we have read the first of them: all of them
- * must arrive, although nobody is there to take their confirmations.
+ * must arrive, although no process is left to receive their confirmations.
  *
  * The peer is forked, from the second round on by a process that has used the library: it must have
  * threads of its own, and touch nothing that a thread of its parent may have locked at the fork.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A call succeeds, or the test ends and says why. */
+/* A call succeeds, or the test prints the error and ends. */
 #ifndef MUST_H
 #define MUST_H
 

@@ -164,7 +164,7 @@ int main(int argc, char **argv)
 
 			if (errors++ == 0)
 				printf("first error after %.2f s: %s\n", now_s() - t, text);
-			/* Who takes loopback for an address of the network learns it here. */
+			/* Loopback taken for a network's address: the text explains it. */
 			if (strstr(text, ":127.0.0.1]") && strstr(text, "no answer"))
 				explained &= strstr(text, "FI_EFA_SOFT_IFACE") != NULL;
 		}

@@ -17,6 +17,9 @@ struct hello2 {
 
 static const char *host = "127.0.0.1";
 static char *self_path;
+/* Messages to send; the receive buffer of answers; errors so far. */
+static char *big, in[8];
+static int errors;
 
 static void open_at(const char *node, const char *service, uint64_t flags, struct fi_info **with)
 {
@@ -50,14 +53,15 @@ static void open_at(const char *node, const char *service, uint64_t flags, struc
 /* restart server PROVIDER HOST SERVICE GEN FD */
 static int server(char **argv)
 {
-	struct hello2 me = { 0 }, *in;
+	struct hello2 me = { 0 }, *message;
 	size_t len = sizeof(me.addr);
 	struct fi_cq_err_entry end;
 	int fd = atoi(argv[6]);
 	char *at = calloc(1, LONG), reply[8];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (strcmp(argv[2], "-")) provider = argv[2];
+	if (strcmp(argv[2], "-"))
+		provider = argv[2];
 	open_at(argv[3], argv[4][0] == '0' ? NULL : argv[4], FI_SOURCE, NULL);
 	DO(fi_getname(&ep->fid, me.addr, &len));
 	me.len = (uint32_t) len;
@@ -75,10 +79,10 @@ static int server(char **argv)
 		}
 		if (end.op_context != at)
 			continue;
-		in = (void *) at;
-		check(fi_av_insert(av, in->addr, 1, &to, 0, NULL) == 1, "insert");
+		message = (void *) at;
+		check(fi_av_insert(av, message->addr, 1, &to, 0, NULL) == 1, "insert");
 		memcpy(reply, &me.gen, 4);
-		memcpy(reply + 4, &in->gen, 4);
+		memcpy(reply + 4, &message->gen, 4);
 		while (fi_inject(ep, reply, 8, to) == -FI_EAGAIN)
 			(void) fi_cq_read(cq, NULL, 0);
 		DO(fi_recv(ep, at, LONG, NULL, FI_ADDR_UNSPEC, at));
@@ -114,27 +118,38 @@ static void kill_server(pid_t p)
 	check(waitpid(p, &st, 0) == p, "waitpid");
 }
 
+/* The number of a free port: the first server takes any, later ones the same. */
+static void find_service(char *service, size_t size)
+{
+	struct hello2 it;
+	pid_t p = start_server("0", 0, &it);
+	/* The port of a socket address is in network byte order. */
+	const unsigned char *at = (const unsigned char *) it.addr;
+	int port = strcmp(provider, "tcp") ? at[17] << 8 | at[16] : at[2] << 8 | at[3];
+
+	snprintf(service, size, "%d", port);
+	kill_server(p);
+}
+
 /*
- * The client learns the new server's address (fi_getname) by other means, removes the old one and
+ * The client gets the new server's address (fi_getname) by other means, removes the old one and
  * inserts the new one: the next message reaches the new server. `other`: it inserts another address
  * meanwhile.
  */
 static int renew(int other)
 {
 	struct hello2 it, me = { 0 };
-	char service[16], big[256] = { 0 }, in[8];
+	char service[16];
 	size_t len = sizeof(me.addr);
 	struct fi_cq_err_entry end;
 	fi_addr_t to;
 	pid_t p;
 	double t;
 
-	p = start_server("0", 0, &it);
-	snprintf(service, sizeof(service), "%u",
-			((unsigned char) it.addr[17] << 8) | (unsigned char) it.addr[16]);
-	kill_server(p);
+	find_service(service, sizeof(service));
 	p = start_server(service, 0, &it);
 	open_at(NULL, NULL, 0, NULL);
+	big = calloc(1, 256);
 	DO(fi_getname(&ep->fid, me.addr, &len));
 	me.len = (uint32_t) len;
 	DO(fi_recv(ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, in));
@@ -181,16 +196,154 @@ static int renew(int other)
 	return 0;
 }
 
+/* Takes the completions of message `id`: of the send and, if it was delivered, of the answer.
+ * Returns whether the answer came. */
+static int answered(int round, uint32_t id, int log)
+{
+	struct fi_cq_err_entry end;
+	int replied = 0, ended = 0;
+	double t = now_s();
+
+	while (!ended || (ended == 1 && !replied)) {
+		check(now_s() < t + 20, ended ? "a delivered message is not answered" : "a send never ends");
+		if (!read_completion(&end))
+			continue;
+		if (end.op_context == in) {
+			uint32_t w[2];
+
+			check(end.err == 0, "receive failed");
+			memcpy(w, in, 8);
+			check(w[0] == (uint32_t) round, "the answer of another server");
+			if (w[1] == id)
+				replied = 1;
+			else
+				printf("late answer to %u\n", w[1]);
+			DO(fi_recv(ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, in));
+			continue;
+		}
+		check(end.op_context == big && !ended, "another completion");
+		ended = end.err ? 2 : 1;
+		if (end.err) {
+			char text[400];
+
+			if (log)
+				printf("round %d: %s: %s\n", round, fi_strerror(end.err),
+						fi_cq_strerror(cq, end.prov_errno, end.err_data, text, sizeof(text)));
+			errors++;
+		}
+	}
+	return replied;
+}
+
+/* Sends messages until one is answered by the server of this round. */
+static void reach(int round, struct hello2 *me, fi_addr_t to)
+{
+	static uint32_t id;
+	struct fi_cq_err_entry end;
+	int replied = 0, tries = 0;
+	double t = now_s();
+
+	while (!replied) {
+		double t1 = now_s();
+		ssize_t r;
+
+		if (tries >= TRIES || now_s() > t + 30)
+			printf("%d tries, %.1f s\n", tries, now_s() - t);
+		check(tries++ < TRIES && now_s() < t + 30, "the new server is not reached");
+		me->gen = ++id;
+		memcpy(big, me, sizeof(*me));
+		while ((r = fi_send(ep, big, 200, NULL, to, big)) == -FI_EAGAIN) {
+			if (read_completion(&end)) {
+				printf("round %d: stray completion %p err %d\n", round, end.op_context, end.err);
+				exit(1);
+			}
+			check(now_s() < t1 + 20, "EAGAIN for ever");
+		}
+		if (r) {
+			errors++;
+			if (tries < 3)
+				printf("round %d: fi_send: %s\n", round, fi_strerror((int) -r));
+			continue;
+		}
+		replied = answered(round, id, tries < 3);
+	}
+	printf("round %d: reached after %d tries, %.2f s\n", round, tries, now_s() - t);
+}
+
+/* The server stops in the middle of long messages, and is killed. Returns the new one. */
+static pid_t stop_within_messages(int round, pid_t p, const char *service, struct hello2 *it,
+		fi_addr_t to)
+{
+	struct fi_cq_err_entry end;
+	int posted = 0, done = 0, failed = 0, st;
+	double t;
+
+	kill(p, SIGSTOP);
+	check(waitpid(p, &st, WUNTRACED) == p, "stop");
+	for (; posted < BURST; posted++) {
+		char *at = big + posted * LONG;
+
+		if (fi_send(ep, at, posted & 1 ? LONG : 4000, NULL, to, at))
+			break;
+	}
+	kill_server(p);
+	p = start_server(service, round + 1, it);
+	t = now_s();
+	while (done < posted) {
+		check(now_s() < t + 20, "sends to a killed server never end");
+		if (!read_completion(&end))
+			continue;
+		if (end.op_context == in) {	/* the new one may have got some */
+			DO(fi_recv(ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, in));
+			continue;
+		}
+		done++;
+		failed += end.err != 0;
+	}
+	printf("round %d: %d of %d failed, %.2f s\n", round, failed, posted, now_s() - t);
+	return p;
+}
+
+/* A message while there is no server. */
+static void send_to_none(int round, fi_addr_t to)
+{
+	struct fi_cq_err_entry end;
+	double t = now_s();
+	ssize_t r = fi_send(ep, big, 200, NULL, to, big);
+
+	if (r) {
+		printf("round %d: to no server: fi_send %s\n", round, fi_strerror((int) -r));
+		return;
+	}
+	while (!read_completion(&end))
+		check(now_s() < t + 20, "a send to no peer never ends");
+	check(end.err != 0, "a send to no peer succeeded");
+	printf("round %d: to no server: %s, %.2f s\n", round, fi_strerror(end.err), now_s() - t);
+}
+
+/* Opens the endpoint, and inserts the address that fi_getinfo returns for the service. */
+static fi_addr_t open_client(const char *service, const struct hello2 *it)
+{
+	struct fi_info *i;
+	fi_addr_t to;
+	int differs;
+
+	open_at(host, service, 0, &i);
+	check(i->dest_addr != NULL, "no dest_addr");
+	differs = memcmp(i->dest_addr, it->addr, it->len < i->dest_addrlen ? it->len : i->dest_addrlen);
+	printf("dest_addr %s getname\n", differs ? "differs from" : "equals");
+	DO(fi_av_insert(av, i->dest_addr, 1, &to, 0, NULL) - 1);
+	return to;
+}
+
 int main(int argc, char **argv)
 {
 	struct hello2 it, me = { 0 };
-	char service[16], *big, in[8];
+	char service[16];
 	size_t len = sizeof(me.addr);
 	fi_addr_t to;
 	pid_t p;
-	int errors = 0, resolve;
-	struct fi_cq_err_entry end;
-	uint32_t id = 0;
+	int resolve;
 
 	setvbuf(stdout, NULL, _IONBF, 0);
 	setenv("FI_EFA_SOFT_TIMEOUT_MS", "1500", 0);
@@ -204,133 +357,24 @@ int main(int argc, char **argv)
 	if (argc > 3 && !strncmp(argv[3], "renew", 5))
 		return renew(!strcmp(argv[3], "renew-other"));
 	resolve = argc > 3 && !strcmp(argv[3], "resolve");
-	/* A free port: the first server takes any, later ones the same. */
-	{
-		struct sockaddr_storage ss;
-		p = start_server("0", 0, &it);
-		if (!strcmp(provider, "tcp")) {
-			memcpy(&ss, it.addr, it.len);
-			snprintf(service, sizeof(service), "%u",
-					((unsigned char) it.addr[2] << 8) | (unsigned char) it.addr[3]);
-		} else
-			snprintf(service, sizeof(service), "%u",
-					((unsigned char) it.addr[17] << 8) | (unsigned char) it.addr[16]);
-		kill_server(p);
-	}
+	find_service(service, sizeof(service));
 	printf("service %s\n", service);
 	p = start_server(service, 0, &it);
-	{
-		struct fi_info *i;
-		open_at(host, service, 0, &i);
-		check(i->dest_addr != NULL, "no dest_addr");
-		printf("dest_addr %s getname\n", memcmp(i->dest_addr, it.addr, it.len < i->dest_addrlen ? it.len
-				: i->dest_addrlen) ? "differs from" : "equals");
-		DO(fi_av_insert(av, i->dest_addr, 1, &to, 0, NULL) - 1);
-	}
+	to = open_client(service, &it);
 	DO(fi_getname(&ep->fid, me.addr, &len));
 	me.len = (uint32_t) len;
 	big = calloc(BURST, LONG);
 	DO(fi_recv(ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, in));
 	for (int round = 0; round < ROUNDS; round++) {
-		int replied = 0, tries = 0;
-		double t = now_s();
-
-		/* Until one is answered by the server of this round. */
-		while (!replied) {
-			int ended = 0;
-			ssize_t r;
-			double t1 = now_s();
-
-			if (tries >= TRIES || now_s() > t + 30) printf("%d tries, %.1f s\n", tries, now_s() - t);
-			check(tries++ < TRIES && now_s() < t + 30, "the new server is not reached");
-			me.gen = ++id;
-			memcpy(big, &me, sizeof(me));
-			while ((r = fi_send(ep, big, 200, NULL, to, big)) == -FI_EAGAIN) {
-				if (read_completion(&end)) {
-					printf("round %d: stray completion %p err %d\n", round, end.op_context, end.err);
-					exit(1);
-				}
-				check(now_s() < t1 + 20, "EAGAIN for ever");
-			}
-			if (r) {
-				errors++;
-				if (tries < 3)
-					printf("round %d: fi_send: %s\n", round, fi_strerror((int) -r));
-				continue;
-			}
-			while (!ended || (ended == 1 && !replied)) {
-				check(now_s() < t1 + 20, ended ? "a delivered message is not answered" : "a send never ends");
-				if (!read_completion(&end))
-					continue;
-				if (end.op_context == in) {
-					uint32_t w[2];
-
-					check(end.err == 0, "receive failed");
-					memcpy(w, in, 8);
-					check(w[0] == (uint32_t) round, "the answer of another server");
-					if (w[1] == id)
-						replied = 1;
-					else
-						printf("late answer to %u\n", w[1]);
-					DO(fi_recv(ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, in));
-				} else {
-					check(end.op_context == big && !ended, "another completion");
-					ended = end.err ? 2 : 1;
-					if (end.err) {
-						char text[400];
-						if (tries < 3)
-							printf("round %d: %s: %s\n", round, fi_strerror(end.err), fi_cq_strerror(cq, end.prov_errno,
-									end.err_data, text, sizeof(text)));
-						errors++;
-					}
-				}
-			}
-		}
-		printf("round %d: reached after %d tries, %.2f s\n", round, tries, now_s() - t);
+		reach(round, &me, to);
 		if (round == ROUNDS - 1)
 			break;
 		if (round % 3 == 1) {
-			/* It stops in the middle of long messages, and is killed. */
-			int posted = 0, done = 0, failed = 0, st;
-			double t1;
-
-			kill(p, SIGSTOP);
-			check(waitpid(p, &st, WUNTRACED) == p, "stop");
-			for (; posted < BURST; posted++)
-				if (fi_send(ep, big + posted * LONG, posted & 1 ? LONG : 4000, NULL, to, big + posted * LONG))
-					break;
-			kill_server(p);
-			p = start_server(service, round + 1, &it);
-			t1 = now_s();
-			while (done < posted) {
-				check(now_s() < t1 + 20, "sends to a killed server never end");
-				if (!read_completion(&end))
-					continue;
-				if (end.op_context == in) {	/* the new one may have got some */
-					DO(fi_recv(ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, in));
-					continue;
-				}
-				done++;
-				failed += end.err != 0;
-			}
-			printf("round %d: %d of %d failed, %.2f s\n", round, failed, posted, now_s() - t1);
-		} else if (round % 3 == 2) {
-			/* A message while there is none. */
-			ssize_t r;
-			double t1 = now_s();
-
-			kill_server(p);
-			r = fi_send(ep, big, 200, NULL, to, big);
-			if (r == 0) {
-				while (!read_completion(&end))
-					check(now_s() < t1 + 20, "a send to nobody never ends");
-				check(end.err != 0, "a send to nobody succeeded");
-				printf("round %d: to nobody: %s, %.2f s\n", round, fi_strerror(end.err), now_s() - t1);
-			} else
-				printf("round %d: to nobody: fi_send %s\n", round, fi_strerror((int) -r));
-			p = start_server(service, round + 1, &it);
+			p = stop_within_messages(round, p, service, &it, to);
 		} else {
 			kill_server(p);
+			if (round % 3 == 2)
+				send_to_none(round, to);
 			p = start_server(service, round + 1, &it);
 		}
 		if (resolve) {

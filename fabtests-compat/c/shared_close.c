@@ -88,7 +88,7 @@ static int receiver(int fd)
 		}
 		memset((char *) in, 0, LONG);
 		check(write(fd, &ok, 1) == 1, "sender gone");
-		check(wait_for(&end, 20), "the other endpoint is deaf");
+		check(wait_for(&end, 20), "the other endpoint receives nothing");
 		check(end.op_context == other && !end.err && end.len == SHORT,
 				"the other endpoint's message failed");
 		for (int i = 0; i < SHORT; i++)

@@ -70,8 +70,8 @@ static void until_asleep(void)
 	}
 }
 
-/* Posts an operation while a thread blocks, which must return the completion. */
-static void hear(fi_addr_t to, const struct hello *other, int what, size_t len)
+/* Posts an operation while a thread blocks: its completion must wake the thread. */
+static void completes(fi_addr_t to, const struct hello *other, int what, size_t len)
 {
 	static const char *const names[] = { "write", "read", "message", "receive" };
 	ssize_t result = 0, r;
@@ -92,7 +92,7 @@ static void hear(fi_addr_t to, const struct hello *other, int what, size_t len)
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += LIMIT_S;
 	if (pthread_timedjoin_np(thread, NULL, &until) || result != 1) {
-		printf("a %s of %zu bytes: whoever sleeps has not heard of it (%zd)\n", names[what], len, result);
+		printf("a %s of %zu bytes has not woken the blocked thread (%zd)\n", names[what], len, result);
 		exit(EXIT_FAILURE);
 	}
 }
@@ -102,7 +102,7 @@ int main(void)
 	int fd, status;
 	struct hello me, other;
 	struct fi_cq_data_entry e;
-	unsigned heard = 0;
+	unsigned woken = 0;
 	pid_t child;
 
 	waits = FI_WAIT_UNSPEC;
@@ -116,22 +116,22 @@ int main(void)
 	for (int polls = 1; polls >= 0; polls--) {
 		for (int round = 0; round < 20; round++)
 			for (int what = 0; what < 2; what++)
-				for (unsigned i = 0; i < sizeof(lengths) / sizeof(*lengths); i++, heard++)
-					hear(to, &other, what, lengths[i]);
-		for (int i = 0; polls && i < 20; i++, heard++)
-			hear(to, &other, 2, 8);
+				for (unsigned i = 0; i < sizeof(lengths) / sizeof(*lengths); i++, woken++)
+					completes(to, &other, what, lengths[i]);
+		for (int i = 0; polls && i < 20; i++, woken++)
+			completes(to, &other, 2, 8);
 		if (write(fd, "", 1) != 1)
 			return EXIT_FAILURE;
 	}
-	for (int i = 0; i < MESSAGES; i++, heard++) {
+	for (int i = 0; i < MESSAGES; i++, woken++) {
 		char c;
 
 		if (read(fd, &c, 1) != 1)
 			return EXIT_FAILURE;
-		hear(to, &other, 3, LONG);
+		completes(to, &other, 3, LONG);
 	}
 	waitpid(child, &status, 0);
-	printf("%u heard of\n", heard);
+	printf("%u operations woke the thread\n", woken);
 	close_all();
 	return status == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

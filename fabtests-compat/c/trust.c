@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * trust CASE: what a dying, stopped or full peer must not do to this process.
+ * trust CASE: a peer that ends, is stopped or has no room must not harm this process.
  *
  *   forked   a child of the parent closes what it inherited; the parent's peers still reach it
  *   killed   a peer dies while it accesses our memory; fi_close of the region does not wait
@@ -37,7 +37,7 @@ ssize_t process_vm_writev(pid_t pid, const struct iovec *here, unsigned long n,
 }
 
 /* Waits for a byte from the other side. */
-static void hear(int fd)
+static void wait_byte(int fd)
 {
 	char c;
 
@@ -108,17 +108,17 @@ static int other_side(int fd)
 	switch (what) {
 	case FORKED:
 		for (int i = 0; i < 20; i++) {
-			hear(fd);
+			wait_byte(fd);
 			ask(to);
 			tell(fd);
 		}
 		/* Stay until the other side has finished. */
-		hear(fd);
+		wait_byte(fd);
 		break;
 	case KILLED:
 	case STOPPED:
 		ask(to);
-		hear(fd);
+		wait_byte(fd);
 		stumble = 1;
 		/* Long, and the target does not poll: cross-memory attach from this process. */
 		POST(fi_write(ep, buf, SIZE / 2, NULL, to, far.at, far.key, NULL));
@@ -141,7 +141,7 @@ static int other_side(int fd)
 		/* Makes no call from here on; the library's own threads may run. */
 		echo(to);
 		tell(fd);
-		hear(fd);
+		wait_byte(fd);
 		break;
 	}
 	return EXIT_SUCCESS;
@@ -186,7 +186,7 @@ static void one_side(int fd, pid_t pid)
 			child_closes();
 			tell(fd);
 			echo(to);
-			hear(fd);
+			wait_byte(fd);
 		}
 		tell(fd);
 		break;
@@ -227,17 +227,17 @@ static void one_side(int fd, pid_t pid)
 		return;
 	}
 	case FULL:
-		hear(fd);
+		wait_byte(fd);
 		for (int i = 0; i < 100; i++) {
 			*(int *) (void *) buf = i;
 			POST(fi_send(ep, buf, 8, NULL, to, NULL));
 			ends(LONG_WAIT);
 		}
-		hear(fd);
+		wait_byte(fd);
 		break;
 	case REFUSED:
 		ask(to);
-		hear(fd);
+		wait_byte(fd);
 		for (size_t len = 8; len <= SIZE / 2; len *= 4) {
 			memset(buf, 7, len);
 			POST(fi_write(ep, buf, len, NULL, to, far.at, far.key, NULL));
@@ -255,7 +255,7 @@ static void one_side(int fd, pid_t pid)
 		int i = 0;
 
 		ask(to);
-		hear(fd);
+		wait_byte(fd);
 		memset(buf, 0, 64);
 		buf[0] = 1;
 		/* One byte each, until a write is refused. */

@@ -15,7 +15,7 @@ pub struct Case {
     pub under: Vec<String>,
     /// Two processes; else one.
     pub pair: bool,
-    /// The ports are named by `-B` and `-P`, as fi_pingpong(1) wants; else by `-E`.
+    /// The ports are named by `-B` and `-P`, as fi_pingpong(1) requires; else by `-E`.
     pub pingpong_ports: bool,
     /// Seconds that it may take, instead of the command line's.
     pub limit: Option<u64>,

@@ -52,7 +52,7 @@ fn command(program: &str, args: &[&str]) -> Result<(), String> {
 }
 
 impl Hosts {
-    /// Makes both. An error says why not.
+    /// Makes both. An error is the reason why not.
     pub fn new(link: Link) -> Result<Hosts, String> {
         let Link { mtu, loss, sealed } = link;
         let id = std::process::id();

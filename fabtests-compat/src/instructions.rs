@@ -68,8 +68,8 @@ pub struct Row {
     pub cost: Cost,
 }
 
-/// Adds up what a profile (callgrind's format, names not compressed) says of calls to the entry
-/// points.
+/// Adds up the costs of calls to the entry points in a profile (callgrind's format, names not
+/// compressed).
 fn add(profile: &str, into: &mut BTreeMap<String, Cost>) {
     let mut lines = profile.lines();
     let mut callee = "";

@@ -93,8 +93,8 @@ impl Proc {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Whether it succeeded, how it ended, and everything printed. The log comes first: the end
-    /// of the text is what the program itself says.
+    /// Whether it succeeded, how it ended, and everything printed. The log comes first: the end of
+    /// the text is the program's own output.
     fn finish(mut self) -> (bool, String, String) {
         let (ok, end) = match self.child.wait() {
             Ok(status) => (status.success(), status.to_string()),

@@ -1,5 +1,5 @@
 //! Steal time: processor time that a hypervisor gives to other machines (`steal`, proc_stat(5)). A
-//! run that lost much of it says nothing about the library.
+//! run that lost much of it does not measure the library.
 
 use std::time::Instant;
 

@@ -216,7 +216,7 @@ pub const DEVICE: c_uint = 2;
 /// # Safety
 /// `to` has room for the attribute.
 unsafe fn attribute(to: *mut c_void, what: c_uint, at: usize) -> Result<(), c_int> {
-    // Host memory that CUDA does not know has no attributes.
+    // Host memory that is not registered with CUDA has no attributes.
     let a = memory::find(at).ok_or(INVALID_VALUE)?;
     // SAFETY: as promised by the caller.
     unsafe {
@@ -368,7 +368,7 @@ exports! {
     }
 
     fn cuPointerGetAttribute(to: *mut c_void, what: c_uint, at: usize) { attribute(to, what, at) }
-    /// Answers NULL and 0 for memory that is not CUDA's, as the interface says.
+    /// Answers NULL and 0 for memory that is not CUDA's, as the interface defines.
     fn cuPointerGetAttributes(n: c_uint, what: *const c_uint, to: *mut *mut c_void, at: usize) {
         for i in 0..n as usize {
             let (what, to) = (*what.add(i), *to.add(i));

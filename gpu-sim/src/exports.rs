@@ -12,7 +12,7 @@ macro_rules! exports {
     ) => {$(
         $(#[$doc])*
         /// # Safety
-        /// Pointers are as the interface wants them.
+        /// Pointers are as the interface requires.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($arg: $t),*) -> $code {
             // SAFETY: as promised by the caller. Some need no promise.

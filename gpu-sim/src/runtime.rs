@@ -37,7 +37,7 @@ macro_rules! exports {
     ($($(#[$doc:meta])* fn $name:ident($gpu:ident $(, $arg:ident: $t:ty)*) $body:block)+) => {$(
         $(#[$doc])*
         /// # Safety
-        /// Pointers are as the interface wants them.
+        /// Pointers are as the interface requires.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($arg: $t),*) -> c_int {
             // SAFETY: as promised by the caller. Some need no promise.

@@ -403,7 +403,7 @@ entry! {
     }
 }
 
-/// Room for the text of an address, and where its length is said and told.
+/// Room for the text of an address, and the length that is read from the caller and written back.
 struct AddrText<'a> {
     out: TextOut,
     len: &'a Cell<usize>,

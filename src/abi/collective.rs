@@ -317,7 +317,8 @@ pub(crate) fn join<D: Domain>(
         return Err(FI_ENOEQ);
     };
     let id = b.id()?;
-    // Waiting for the event moves no endpoint along, as an event queue knows none: the thread does.
+    // An event queue has no endpoints, so that waiting for the event makes no progress: the thread
+    // does.
     b.domain.start_progress()?;
     if !b.domain.joinable(id, args.group) {
         return Err(FI_EINVAL);

@@ -170,7 +170,7 @@ const _: () = {
     assert!(offset_of!(Entry, tag) == offset_of!(Tagged, tag));
 };
 
-/// Where a caller wants completions: room for as many as it says, and NULL or as many addresses.
+/// Where completions are written: room for the caller's count, and NULL or as many addresses.
 #[derive(Clone, Copy)]
 struct CqBuffer {
     buf: *mut u8,
@@ -226,7 +226,7 @@ impl FromC<(*mut c_void, usize, *mut fi_addr_t)> for CqBuffer {
     }
 }
 
-/// fi_cq_read(3), or `NAMED`, fi_cq_readfrom(3), which finds out who has sent.
+/// fi_cq_read(3), or `NAMED`, fi_cq_readfrom(3), which returns the senders' addresses, too.
 #[inline(always)]
 fn read<D: Domain, const NAMED: bool>(q: &CqBody<D>, out: CqBuffer) -> Result<usize> {
     let step = q.step;

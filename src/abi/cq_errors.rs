@@ -55,7 +55,7 @@ impl ErrorTexts {
 /// Largest buffer for error data that an application is believed to offer, bytes.
 const ERR_DATA_MAX: usize = 1 << 16;
 
-/// Length of `struct fi_cq_err_entry` as an application of this API version knows it.
+/// Length of `struct fi_cq_err_entry` in this API version.
 fn err_entry_size(api: u32) -> usize {
     if api < version(1, 5) {
         72
@@ -66,7 +66,7 @@ fn err_entry_size(api: u32) -> usize {
     }
 }
 
-/// An error entry that a caller wants filled, as long as its API version has it.
+/// An error entry to fill in, of the length that the caller's API version gives it.
 struct ErrEntryOut(*mut fi_cq_err_entry);
 
 impl FromC<*mut fi_cq_err_entry> for ErrEntryOut {

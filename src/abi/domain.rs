@@ -1,4 +1,4 @@
-//! `fid_domain`: its life, and who opens what in it.
+//! `fid_domain`: opening, closing, and the objects opened in it.
 
 use super::entry::{entry, ControlArg, OutParam};
 use super::fabric::FabricBody;

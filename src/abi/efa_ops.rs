@@ -107,8 +107,8 @@ entry! {
 /// Entries of a queue whose size was left open.
 const QUEUE_SIZE: usize = 1024;
 
-/// `FI_EINVAL` without memory, `FI_ENOSYS` for a wait object: nobody can wait for what a device
-/// reads.
+/// `FI_EINVAL` without memory, `FI_ENOSYS` for a wait object: no call can wait for a queue that a
+/// device reads.
 fn queue_place(
     attr: &fi_cq_attr,
     init: &fi_efa_cq_init_attr,

@@ -169,7 +169,7 @@ pub(crate) fn guard<R: ReturnCode, T: Answer<R>>(call: &str, f: impl FnOnce() ->
         Ok(Ok(v)) => v.answer(),
         Ok(Err(e)) => {
             if e != FI_EAGAIN {
-                refused(call, e);
+                log_refusal(call, e);
             }
             R::of_error(e)
         }
@@ -180,9 +180,9 @@ pub(crate) fn guard<R: ReturnCode, T: Answer<R>>(call: &str, f: impl FnOnce() ->
 /// Calls by which programs find out what there is: their errors need no line.
 const PROBES: [&str; 4] = ["fi_open_ops", "fi_getopt", "fi_setopt", "fi_av_lookup"];
 
-/// Says why a call is refused, where nothing more exact was said.
+/// Logs why a call is refused, where no line has given the reason yet.
 #[cold]
-fn refused(call: &str, e: Errno) {
+fn log_refusal(call: &str, e: Errno) {
     if explained() || PROBES.contains(&call) {
         return;
     }
@@ -391,21 +391,21 @@ impl FromC<(*mut c_void, usize)> for &[u8] {
     }
 }
 
-/// Room for bytes, and where its length is said and the whole length told.
+/// Room for bytes, and the length that is read from the caller and replaced by the whole length.
 pub(crate) struct SizedOut<'a> {
     out: *mut u8,
     len: &'a Cell<usize>,
 }
 
 impl SizedOut<'_> {
-    /// Copies as much as fits and says how long it is. Whether all of it fitted.
+    /// Copies as much as fits and writes the whole length. Returns whether all of it fitted.
     pub(crate) fn give(&self, raw: &[u8]) -> bool {
         let room = self.len.replace(raw.len());
         let n = match self.out.is_null() {
             true => 0,
             false => room.min(raw.len()),
         };
-        // SAFETY: `n` bytes fit: the caller has said how long the buffer is.
+        // SAFETY: `n` bytes fit: the caller has passed the buffer's length.
         unsafe { core::ptr::copy_nonoverlapping(raw.as_ptr(), self.out, n) };
         n == raw.len()
     }

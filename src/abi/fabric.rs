@@ -226,7 +226,7 @@ entry! {
 
 static EQ_FI_OPS: fi_ops = ops(eq_close, no_bind, eq_control);
 
-/// Where a caller wants an event: a place for its number, and room for its entry.
+/// Where an event is written: a place for its number, and room for its entry.
 struct EventOut {
     event: Option<OutParam<u32>>,
     buf: *mut u8,

@@ -196,7 +196,7 @@ static NOTIFY: fi_ops_mem_notify = fi_ops_mem_notify {
 
 static OPS: fi_ops = ops(close_import, bind, no_control);
 
-/// Opens an importer by name; `None` for a name nobody knows. `FI_EALREADY` for the log's while a
+/// Opens an importer by name; `None` for an unknown name. `FI_EALREADY` for the log's while a
 /// logger is imported.
 pub(crate) fn open(name: &str, context: *mut c_void) -> Result<Option<*mut fid>> {
     let (kind, class) = match name {

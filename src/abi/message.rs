@@ -130,7 +130,7 @@ fn start<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: MsgReq<B, PlainCall>) -> Re
 #[cold]
 #[inline(never)]
 fn start_any<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: MsgReq<B, PlainCall>) -> Result<()> {
-    go(e, r.general())
+    go(e, r.to_general())
 }
 
 /// Posts a buffer to receive into.

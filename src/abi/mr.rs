@@ -134,8 +134,7 @@ fn register<D: Domain>(d: &AnyObject<D>, r: Registration) -> Result<*mut fid_mr>
     Ok(p)
 }
 
-/// Refuses device memory that is registered as another kind: nobody but its own interface can
-/// copy it.
+/// Refuses device memory that is registered as another kind: its own interface alone can copy it.
 fn own_kind(at: usize, kind: MemKind) -> Result<()> {
     match crate::hmem::owner(at) {
         Some(owner) if owner != kind => {

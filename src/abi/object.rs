@@ -92,7 +92,7 @@ pub(crate) fn new_fid(fclass: usize, context: *mut c_void, ops: &'static fi_ops)
 /// The operations tables of the objects of a provider's domain: each module adds its own.
 pub(crate) struct Tables<D>(PhantomData<D>);
 
-/// A static table as the C structs want it.
+/// A static table as a pointer of the type that the C structs have.
 pub(crate) const fn table<T>(t: &'static T) -> *mut T {
     (t as *const T).cast_mut()
 }

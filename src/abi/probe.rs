@@ -1,10 +1,10 @@
 //! Provider files are tried out in a child process before they are loaded: a file that crashes
-//! while it is initialised would take the application with it.
+//! while it is initialised would end the application.
 //!
 //! The child loads and initialises one file after the other, and reports each by a byte in a pipe.
 //! Where the bytes end early, the next file has ended the child. The child is a copy of the calling
 //! thread alone, so that an initialisation may also hang there that would not hang here: after
-//! [`PATIENCE`] the files that are left are taken for good.
+//! [`CHILD_TIME_MAX`] the remaining files are loaded untested.
 
 use super::external::initialise;
 use core::ffi::c_int;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long one child may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CHILD_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Signals by which a crash ends a process.
 const CRASHES: [c_int; 6] = [
@@ -70,7 +70,7 @@ fn initialised(files: &[PathBuf]) -> Option<usize> {
         }
         _ => drop(to_parent),
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CHILD_TIME_MAX;
     let (mut good, mut ended) = (0, false);
     while readable(&from_child, until) {
         match from_child.read(&mut [0]) {

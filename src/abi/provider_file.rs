@@ -29,7 +29,7 @@ static NAME: OnceLock<&'static CStr> = OnceLock::new();
 /// A host's functions, `None` for those it does not export.
 #[derive(Clone, Copy)]
 struct HostLibrary {
-    /// What its functions know us by.
+    /// The argument by which its functions identify this provider.
     provider: *const fi_provider,
     enabled: Option<LogEnabled>,
     line: Option<Log>,
@@ -166,7 +166,7 @@ unsafe fn function<F>(library: *mut c_void, name: &CStr) -> Option<F> {
 }
 
 /// `fi_prov_ini` of a provider file for the provider `name`; `caller` is an address in the host.
-/// Each host gets a struct of its own, in which it keeps what it wants to know. NULL on failure.
+/// Each host gets a struct of its own, in which it keeps its own data. NULL on failure.
 ///
 /// # Safety
 /// A libfabric has called it as fi_prov.h declares it, from `caller`.

@@ -155,7 +155,7 @@ fn start<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: RmaReq<B, PlainCall>) -> Re
 #[cold]
 #[inline(never)]
 fn start_any<D: Domain, B: SendBuffer>(e: &EpBody<D>, r: RmaReq<B, PlainCall>) -> Result<()> {
-    go(e, r.general())
+    go(e, r.to_general())
 }
 
 /// What a `fi_readmsg` or `fi_writemsg` passes.

@@ -39,7 +39,7 @@ impl<D: Domain> PollMember<D> {
     /// seen.
     fn has_news(&mut self, marked: bool) -> Result<bool> {
         match &self.what {
-            Member::Cq(d, id) => d.cq_has_any(*id),
+            Member::Cq(d, id) => d.find_completions(*id),
             Member::Eq(q) => Ok(q.upgrade().is_some_and(|q| !q.is_empty())),
             Member::Cntr(d, id) => {
                 let (value, errors) = d.read_cntr(*id)?;
@@ -248,8 +248,8 @@ impl<D: Domain> WaitBody<D> {
         self.lock().retain(|m| m.fd != fd);
     }
 
-    /// Whether a counter has changed since fi_wait last said so; says so now.
-    fn counters_changed(&self) -> Result<bool> {
+    /// Stores the counters' values. Returns whether one has changed since the last call.
+    fn take_counter_changes(&self) -> Result<bool> {
         let mut changed = false;
         for m in self.snapshot() {
             if let Member::Cntr(d, id) = m.what {
@@ -285,7 +285,7 @@ impl<D: Domain> WaitBody<D> {
 
     /// As [`WaitBody::arm`], for an application that waits for the descriptor (fi_trywait(3)).
     pub(crate) fn try_wait(&self) -> Result<c_int> {
-        match self.counters_changed()? {
+        match self.take_counter_changes()? {
             true => Err(FI_EAGAIN),
             false => self.arm(),
         }
@@ -363,20 +363,20 @@ entry! {
         let b = Arc::clone(w);
         let until = deadline(timeout);
         loop {
-            if b.counters_changed()? {
+            if b.take_counter_changes()? {
                 return Ok(());
             }
             let left = remaining(until);
             let most = match b.arm() {
                 Ok(most) => most,
-                Err(FI_EAGAIN) => return b.counters_changed().map(|_| ()),
+                Err(FI_EAGAIN) => return b.take_counter_changes().map(|_| ()),
                 Err(e) => return Err(e),
             };
             if left == 0 {
                 return Err(FI_ETIMEDOUT);
             }
             if b.set.wait(shorter(left, most)) {
-                return b.counters_changed().map(|_| ());
+                return b.take_counter_changes().map(|_| ());
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn of_device(desc: *mut c_void) -> bool {
     MemKind::of_desc(desc) != MemKind::Host
 }
 
-/// Says which buffer is missing. `FI_EINVAL`.
+/// Logs which buffer is missing. `FI_EINVAL`.
 #[cold]
 #[inline(never)]
 fn no_buffer(len: usize) -> i32 {

@@ -70,7 +70,39 @@ unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Resu
             true => None,
             false => Some(counter(d, w.completion_cntr, QUEUE)?),
         };
-        let end = Some(WorkEnd { cntr });
+        let (ep, op) = match w.op_type {
+            FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
+                let o = &*w.op.cntr;
+                let set = w.op_type == FI_OP_CNTR_SET;
+                let changed = counter(d, o.cntr, QUEUE)?;
+                (u32::MAX, DeferredOp::counter(changed, o.value, set))
+            }
+            _ => {
+                let (ep, op) = transfer(w, WorkEnd { cntr })?;
+                match FromC::from_c(ep.cast::<fid>())? {
+                    AnyObject::Ep(e) if Arc::ptr_eq(&e.domain, d) => (own(e.who)?, op),
+                    _ => return Err(not_of_domain(QUEUE, "endpoint")),
+                }
+            }
+        };
+        Ok(Trigger {
+            cntr: on,
+            threshold: w.threshold,
+            ep,
+            op,
+            name,
+        })
+    }
+}
+
+/// The transfer of a work, which ends as `end`, and its endpoint.
+///
+/// # Safety
+/// The work is valid, with everything it points to.
+unsafe fn transfer(w: &fi_deferred_work, end: WorkEnd) -> Result<(*mut fid_ep, DeferredOp)> {
+    let end = Some(end);
+    // SAFETY: as promised by the caller; the member of the union is the one that `op_type` names.
+    unsafe {
         macro_rules! keep {
             () => {
                 |mut r| {
@@ -84,41 +116,41 @@ unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Resu
             r.common.work = end;
             Ok(DeferredOp::from(&r))
         };
-        let (ep, op) = match w.op_type {
+        match w.op_type {
             FI_OP_SEND => {
                 let o = &*w.op.msg;
                 let m = MsgArgs::from_c(&raw const o.msg)?;
-                (o.ep, m.send(o.flags, keep!())?)
+                Ok((o.ep, m.send(o.flags, keep!())?))
             }
             FI_OP_TSEND => {
                 let o = &*w.op.tagged;
                 let m = MsgArgs::from_c(&raw const o.msg)?;
-                (o.ep, m.send(o.flags, keep!())?)
+                Ok((o.ep, m.send(o.flags, keep!())?))
             }
             FI_OP_RECV => {
                 let o = &*w.op.msg;
-                (o.ep, received(FromC::from_c(&raw const o.msg)?, o.flags)?)
+                Ok((o.ep, received(FromC::from_c(&raw const o.msg)?, o.flags)?))
             }
             FI_OP_TRECV => {
                 let o = &*w.op.tagged;
-                (o.ep, received(FromC::from_c(&raw const o.msg)?, o.flags)?)
+                Ok((o.ep, received(FromC::from_c(&raw const o.msg)?, o.flags)?))
             }
             FI_OP_READ | FI_OP_WRITE => {
                 let o = &*w.op.rma;
                 let m = RmaMsgArgs::from_c(&raw const o.msg)?;
                 let write = w.op_type == FI_OP_WRITE;
-                (o.ep, m.request(o.flags, write, keep!())?)
+                Ok((o.ep, m.request(o.flags, write, keep!())?))
             }
             FI_OP_ATOMIC => {
                 let o = &*w.op.atomic;
                 let m = AtomicMsgArgs::from_c(&raw const o.msg)?;
-                (o.ep, m.request(Fetch::No, o.flags, keep!())?)
+                Ok((o.ep, m.request(Fetch::No, o.flags, keep!())?))
             }
             FI_OP_FETCH_ATOMIC => {
                 let o = &*w.op.fetch_atomic;
                 let m = AtomicMsgArgs::from_c(&raw const o.msg)?;
                 let fetch = m.former(&result_list(&o.fetch)?)?;
-                (o.ep, m.request(fetch, o.flags, keep!())?)
+                Ok((o.ep, m.request(fetch, o.flags, keep!())?))
             }
             FI_OP_COMPARE_ATOMIC => {
                 let o = &*w.op.compare_atomic;
@@ -126,35 +158,12 @@ unsafe fn read<D: Domain>(d: &Arc<D>, w: &fi_deferred_work, name: usize) -> Resu
                 let c = &o.compare;
                 let with = FromC::from_c((c.msg_iov, c.desc, c.iov_count))?;
                 let fetch = m.compare(&with, &result_list(&o.fetch)?)?;
-                (o.ep, m.request(fetch, o.flags, keep!())?)
-            }
-            FI_OP_CNTR_SET | FI_OP_CNTR_ADD => {
-                let o = &*w.op.cntr;
-                let set = w.op_type == FI_OP_CNTR_SET;
-                let changed = counter(d, o.cntr, QUEUE)?;
-                return Ok(Trigger {
-                    cntr: on,
-                    threshold: w.threshold,
-                    ep: u32::MAX,
-                    op: DeferredOp::counter(changed, o.value, set),
-                    name,
-                });
+                Ok((o.ep, m.request(fetch, o.flags, keep!())?))
             }
             other => {
                 crate::warn_log!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: op_type {other} is unknown");
-                return Err(FI_EINVAL);
+                Err(FI_EINVAL)
             }
-        };
-        let id = match FromC::from_c(ep.cast::<fid>())? {
-            AnyObject::Ep(e) if Arc::ptr_eq(&e.domain, d) => own(e.who)?,
-            _ => return Err(not_of_domain(QUEUE, "endpoint")),
-        };
-        Ok(Trigger {
-            cntr: on,
-            threshold: w.threshold,
-            ep: id,
-            op,
-            name,
-        })
+        }
     }
 }

@@ -182,4 +182,16 @@ impl Info {
     pub fn prov_name(&self) -> Option<&str> {
         self.fabric.as_ref()?.prov_name.as_deref()
     }
+
+    /// Whether the application serialises its calls to the domain (FI_THREAD_DOMAIN).
+    pub fn has_serial_calls(&self) -> bool {
+        let d = self.domain.as_ref();
+        d.is_some_and(|d| d.threading == FI_THREAD_DOMAIN)
+    }
+
+    /// Whether the library makes progress without calls of the application (FI_PROGRESS_AUTO).
+    pub fn has_auto_progress(&self) -> bool {
+        let d = self.domain.as_ref();
+        d.is_some_and(|d| d.progress == FI_PROGRESS_AUTO)
+    }
 }

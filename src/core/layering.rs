@@ -7,7 +7,7 @@
 //! [`ProviderFilter`] is `FI_PROVIDER`, which hides providers beforehand and drops infos
 //! afterwards.
 
-/// Flags of fi_getinfo that providers pass to the core; applications do not know them.
+/// Flags of fi_getinfo that providers pass to the core; no public header defines them.
 pub const GETINFO_INTERNAL: u64 = 1 << 58;
 /// Only core providers, for a utility provider.
 pub const CORE_ONLY: u64 = 1 << 59;

@@ -60,7 +60,8 @@ impl Filter {
         self.names.is_empty() || self.names.iter().any(|n| n == name) != self.exclude
     }
 
-    /// For providers: who wants the lines of some wants those of what they share.
+    /// As [`Self::allows`], for a provider's lines. A filter that lists providers allows the lines
+    /// of [`SHARED`] code, too.
     fn allows_provider(&self, name: &str) -> bool {
         self.allows(name) || name == SHARED && !self.exclude
     }
@@ -187,7 +188,7 @@ thread_local! {
     static EXPLAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread has said something since the last call of this function.
+/// Whether this thread has logged a reason since the last call of this function.
 pub fn explained() -> bool {
     EXPLAINED.replace(false)
 }
@@ -302,8 +303,9 @@ pub fn place(module: &'static str) -> &'static str {
 /// The name in lines of what all providers use.
 const SHARED: &str = "core";
 
-/// Whose a module's lines are: a provider's, or everybody's ([`SHARED`]). A provider's modules lie
-/// in a folder of its name in `prov`; `efa` has those of its protocol and its adapters as well.
+/// The name under which a module's lines are logged: a provider's, or [`SHARED`]. A provider's
+/// modules lie in a folder of its name in `prov`; `efa` has those of its protocol and its adapters
+/// as well.
 pub const fn provider(module: &str) -> &str {
     let (room, part) = (segment(module, 1), segment(module, 2));
     match (room.as_bytes(), part.as_bytes()) {
@@ -364,7 +366,7 @@ macro_rules! warn_log {
     };
 }
 
-/// As [`warn_log`], once in a process: it says the same each time.
+/// As [`warn_log`], once in a process, for a line that would repeat unchanged.
 #[macro_export]
 macro_rules! warn_once {
     ($subsys:expr, $($arg:tt)*) => {{

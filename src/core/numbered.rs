@@ -1,6 +1,6 @@
 //! A table of operations whose numbers peers repeat: a number that is removed comes again only
-//! after 256 others, so that what a peer says late, of an operation that was given up here, finds
-//! nothing instead of another operation.
+//! after 256 others, so that a late packet about an operation that was given up here finds nothing
+//! instead of another operation.
 
 use super::slab::Slab;
 

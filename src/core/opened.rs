@@ -9,7 +9,7 @@ use crate::core::sync::Mutex;
 use crate::types::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a fabric or domain, also while fi_getinfo does not know it (yet).
+/// The number of a fabric or domain, also while fi_getinfo does not return it (yet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened(u64);
 

@@ -1,5 +1,5 @@
-//! Environment variables that can run code or write files: a set-uid program is started by somebody
-//! whose environment must not do so with the program's rights.
+//! Environment variables that can run code or write files: in a set-uid program they would do so
+//! with the program's rights, although the environment is the caller's.
 
 use std::fs;
 use std::io::ErrorKind;

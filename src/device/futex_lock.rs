@@ -1,9 +1,9 @@
 //! A mutex of one word: a compare-exchange and a swap without contention, futex(2) with contention.
 //!
-//! Every call to a domain takes this lock once, so each instruction counts. It is not fair: whoever
-//! releases it can have it again before a thread that slept is awake. Threads that hold it for long
-//! therefore use [`FutexLock::give_way`]. There is no poisoning: a panic is caught within the call,
-//! after its guard has released the lock.
+//! Every call to a domain takes this lock once, so each instruction counts. It is not fair: the
+//! thread that releases it can acquire it again before a waiting thread runs. Threads that hold it
+//! for long therefore use [`FutexLock::give_way`]. There is no poisoning: a panic is caught within
+//! the call, after its guard has released the lock.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
@@ -52,8 +52,7 @@ impl FutexLock {
                 return;
             }
         }
-        // The thread that acquires the lock here does not know whether others wait: it leaves
-        // WANTED.
+        // Other threads may wait when this thread acquires the lock: the word stays WANTED.
         self.sleepers.fetch_add(1, Relaxed);
         while self.word.swap(WANTED, Acquire) != FREE {
             self.futex(libc::FUTEX_WAIT, WANTED);
@@ -146,7 +145,7 @@ mod tests {
     #[test]
     fn who_gives_way_comes_after_who_waits() {
         let c = FutexLock::default();
-        // Nobody waits: no matter how the lock was acquired.
+        // No thread waits, however the lock was acquired.
         c.give_way();
         for _ in 0..100 {
             c.acquire();

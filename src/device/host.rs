@@ -27,8 +27,8 @@ pub fn now() -> u64 {
 /// when there is none, and for no bytes.
 pub fn zeroed(len: usize) -> Option<Vec<u8>> {
     let layout = Layout::array::<u8>(len).ok().filter(|l| l.size() > 0)?;
-    // SAFETY: the layout is not empty; the memory is as long as it says, initialised, and nobody
-    // else's.
+    // SAFETY: the layout is not empty; the memory is as long as it says, initialised, and owned
+    // here alone.
     unsafe {
         let at = alloc_zeroed(layout);
         (!at.is_null()).then(|| Vec::from_raw_parts(at, len, len))

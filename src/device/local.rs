@@ -80,7 +80,7 @@ fn is_our_user(cred: &libc::ucred) -> bool {
 }
 
 /// Whether the kernel shows this number in place of every user that has none in this user namespace
-/// (user_namespaces(7)): then it identifies nobody.
+/// (user_namespaces(7)): then it identifies no user.
 fn stands_for_many(uid: u32) -> bool {
     static OVERFLOW: PerProcess<u32> = PerProcess::new();
     let overflow = OVERFLOW.get_or_init(|| {
@@ -148,7 +148,7 @@ pub fn accept(listener: &OwnedFd) -> Result<Incoming> {
         let fd = libc::accept4(listener.as_raw_fd(), addr, len, flags);
         if fd < 0 {
             return match errno() {
-                // Without a descriptor accept(2) fails although nobody waits.
+                // Without a descriptor accept(2) fails although no connection waits.
                 e @ (FI_EMFILE | libc::ENFILE | FI_ENOMEM)
                     if poll_fd(listener.as_raw_fd(), libc::POLLIN, 0) =>
                 {

@@ -78,7 +78,7 @@ struct Leases {
     waiting: Mutex<()>,
 }
 
-/// Keeps [`MemTable::remove`] from returning. Whoever has a lease may use what
+/// Keeps [`MemTable::remove`] from returning. The holder of a lease may use what
 /// [`RegionsRead::find`] returned under the lock that the lease was taken under.
 pub(crate) struct MemLease {
     table: Arc<MemTable>,

@@ -128,9 +128,9 @@ impl Stream {
         self.probe_after(second, second);
     }
 
-    /// Whether data sent at least `limit` ago is not acknowledged, nothing has been heard from the
-    /// peer since, and everything that it has sent was received. The system asks a peer that owes
-    /// an acknowledgement only by sending the data again, after up to two minutes.
+    /// Whether data sent at least `limit` ago is not acknowledged, no segment of the peer has
+    /// arrived since, and everything that it has sent was received. The system probes for a missing
+    /// acknowledgement only by sending the data again, after up to two minutes.
     pub(crate) fn is_unheard(&self, limit: Duration) -> bool {
         let Some([.., unacked, _, _, _, _, sent, _, _, heard]) = self.info() else {
             return false;

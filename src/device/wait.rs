@@ -8,7 +8,7 @@ use crate::core::Result;
 use crate::types::*;
 use core::cell::UnsafeCell;
 
-/// Says which descriptor cannot be had, after a system call has failed, and returns its errno.
+/// Logs which descriptor a failed system call has not returned, and returns the call's errno.
 #[cold]
 pub fn no_descriptor(what: &str) -> i32 {
     let e = errno();
@@ -21,7 +21,7 @@ pub fn no_descriptor(what: &str) -> i32 {
 }
 
 /// epoll_ctl(2): from now on `events` of `fd` come with `name`. Adding twice is harmless. Fails,
-/// with a line that says so, when the system watches no more.
+/// with a log line, when the system watches no more descriptors.
 pub fn watch(epoll: i32, operation: i32, fd: i32, events: i32, name: u64) -> Result<()> {
     let mut e = libc::epoll_event {
         events: events as u32,
@@ -172,7 +172,7 @@ pub fn wait_readable(fd: i32, timeout_ms: i32) {
 }
 
 /// As [`wait_readable`], for calls of the application that block. `FI_EINTR` when a signal handler
-/// has run meanwhile: it may have told the application to stop waiting.
+/// has run meanwhile: it may have asked the application to stop waiting.
 pub fn wait_interruptibly(fd: i32, timeout_ms: i32) -> Result<()> {
     match poll_any([fd], libc::POLLIN, timeout_ms) {
         Err(FI_EINTR) => Err(FI_EINTR),

@@ -9,7 +9,7 @@ use super::interface;
 use crate::core::process::PerProcess;
 use crate::core::sync::{Mutex, MutexGuard};
 
-/// The memory of one owner: first address, bytes, and the kind whose library knows it.
+/// The memory of one owner: first address, bytes, and the kind whose interface has registered it.
 struct BounceRange {
     at: usize,
     len: usize,
@@ -39,8 +39,8 @@ impl BounceRange {
     }
 }
 
-/// Says that memory carries packets, until it is dropped: the owner drops this before it releases
-/// the memory.
+/// Marks memory as bounce memory until it is dropped: the owner drops this before it releases the
+/// memory.
 #[derive(Debug)]
 pub(crate) struct BounceBuffers(usize);
 

@@ -3,12 +3,12 @@
 //!
 //! A copy by CUDA's driver takes microseconds whatever its length; the processor copies a few
 //! hundred bytes through the window in less. A region is mapped when the application registers it
-//! and for as long as it stays registered. Memory that is freed takes its mapping away, and an
-//! access then faults; programs do free memory before they close its region, and get the same
-//! addresses again. Each mapping therefore knows the id of its allocation
-//! (CU_POINTER_ATTRIBUTE_BUFFER_ID), and a copy compares it with the id at the address.
-//! The window is small (256 MiB on many GPUs) and the program's own, so that mappings together take
-//! at most [`BUDGET`] bytes of it: memory beyond that is copied by CUDA.
+//! and for as long as it stays registered. A mapping ends when its memory is freed, and an access
+//! then faults; programs do free memory before they close its region, and get the same addresses
+//! again. Each mapping therefore keeps the id of its allocation (CU_POINTER_ATTRIBUTE_BUFFER_ID),
+//! and a copy compares it with the id at the address. The window is small (256 MiB on many GPUs)
+//! and the program's own, so that mappings together take at most [`BUDGET`] bytes of it: memory
+//! beyond that is copied by CUDA.
 
 use super::dl::{find, functions, open};
 use crate::core::params::hmem;
@@ -151,7 +151,7 @@ impl Gdr {
             return;
         };
         drop(all);
-        // SAFETY: made by `map_pages`, and removed above: nobody else finds it.
+        // SAFETY: made by `map_pages`, and removed above: no other call finds it.
         unsafe {
             (self.f.unmap)(self.driver(), p.handle, p.view, p.len);
             (self.f.unpin)(self.driver(), p.handle);
@@ -160,8 +160,8 @@ impl Gdr {
     }
 
     /// Runs `copy` with the handle and the processor's address of a short range. `false` when it is
-    /// too long or not mapped, or the copy failed. `buffer` says which allocation is at the address
-    /// now.
+    /// too long or not mapped, or the copy failed. `buffer` returns the id of the allocation that
+    /// is at the address now.
     fn with_view(
         &self,
         (at, len): (usize, usize),

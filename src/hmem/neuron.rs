@@ -24,7 +24,7 @@ functions! {
     copy_in = c"nrt_memcpy_to_device": fn(usize, *const u8, usize);
 }
 
-/// nrt_get_dmabuf_fd_v2, and its predecessor, which knows no offset.
+/// nrt_get_dmabuf_fd_v2, and its predecessor, which returns no offset.
 type ExportAt = unsafe extern "C" fn(u64, u64, *mut c_int, *mut u64) -> NrtStatus;
 type ExportBase = unsafe extern "C" fn(u64, u64, *mut c_int) -> NrtStatus;
 

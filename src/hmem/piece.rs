@@ -133,8 +133,8 @@ impl<'a> InjectBuf<'a> {
         if self.piece.is_empty() {
             return &[];
         }
-        // SAFETY: readable for as long as `'a` lasts, as whoever made the piece promised (`new`,
-        // `Piece::new`, or the slice that it was made of).
+        // SAFETY: readable for as long as `'a` lasts, by the contract of the piece's constructor
+        // (`new`, `Piece::new`, or the slice that it was made of).
         unsafe { core::slice::from_raw_parts(self.piece.addr as *const u8, self.piece.len) }
     }
 
@@ -155,7 +155,7 @@ impl From<Piece> for UserMem {
 /// One piece of memory of any kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    /// Host memory only if the kind says so.
+    /// Readable by the processor only if the kind is host memory.
     at: Piece,
     kind: MemKind,
 }

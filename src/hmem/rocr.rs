@@ -213,7 +213,8 @@ impl Interface for Rocr {
         let code =
             unsafe { (self.f.ipc_attach)(&[w0, w1, w2, w3], len, 0, core::ptr::null(), &mut at) };
         check(code, "hsa_amd_ipc_memory_attach").map_err(|_| FI_EOPNOTSUPP)?;
-        // The length is the peer's word: the runtime knows how much is mapped.
+        // The length comes from the peer, and is not trusted: the runtime returns how much is
+        // mapped.
         let info = self.f.allocation(at);
         let mapped = info.map(|i| i.len.saturating_sub(at.saturating_sub(i.base)));
         match mapped.filter(|n| *n > 0) {

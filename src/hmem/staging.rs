@@ -89,7 +89,7 @@ fn start(mem: &UserMem, half: Piece, fill: bool) -> RunningCopies {
 }
 
 /// Copies memory of any kind to host memory of ours, in parts, and passes each part to `each` with
-/// its offset. `false` when a copy failed, or `each` said so.
+/// its offset. `false` when a copy failed, or `each` returned `false`.
 pub(crate) fn read_staged(mem: &UserMem, mut each: impl FnMut(Piece, usize) -> bool) -> bool {
     let stage = stage();
     let Some([mut here, mut other]) = stage.as_ref().map(|s| s.halves) else {

@@ -48,8 +48,8 @@ impl Policy {
         }
     }
 
-    /// What the environment says, for an adapter that reads up to `max_read` bytes at once; 0: it
-    /// reads nothing.
+    /// The policy of the environment variables, for an adapter that reads up to `max_read` bytes at
+    /// once; 0: it reads nothing.
     pub fn from_params(max_read: usize) -> Policy {
         let p = Policy::of(params::efa());
         let most = match max_read {

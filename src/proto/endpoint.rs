@@ -94,8 +94,8 @@ pub struct Endpoint {
     /// peer has cleared.
     pub(super) unanswered: VecDeque<(u32, u64)>,
     deferred: VecDeque<(PeerId, Vec<u8>)>,
-    /// Emulated accesses of peers to regions that are closed, by their number here: initiator and
-    /// the initiator's number, which are still to be told.
+    /// Emulated accesses of peers to regions that are closed, by their number here: the initiator,
+    /// which is still to be notified, and the initiator's number.
     pub(super) closed: Vec<(u32, PeerId, u32)>,
     pub(super) counts: Counts,
     /// Scratch for the answers of atomics.

@@ -217,6 +217,16 @@ struct Bench {
     world: HostilePort,
 }
 
+/// The first `len` bytes of the peer's region.
+fn region(len: u64) -> Iovs {
+    let piece = RmaIov {
+        addr: 0,
+        len,
+        key: KEY,
+    };
+    Iovs::new(&[piece]).unwrap_or_default()
+}
+
 impl Bench {
     fn iovs(&mut self) -> Iovs {
         let s = &mut self.world.script;
@@ -238,10 +248,28 @@ impl Bench {
 
     /// Sends a packet from the peer. The script selects its fields; numbers are mostly ones in use.
     fn packet(&mut self) {
+        let repr = self.header();
+        let s = &mut self.world.script;
+        let mut bytes = vec![0; HEADER_MAX];
+        let n = repr.emit(Some(9), &mut bytes);
+        bytes.truncate(n);
+        let payload = (s.length() as usize).min(MTU.saturating_sub(n));
+        bytes.resize(n + payload, 0x5a);
+        if s.one_in(32) {
+            let at = usize::from(s.byte()) % bytes.len().max(1);
+            let value = s.byte();
+            if let Some(b) = bytes.get_mut(at) {
+                *b = value;
+            }
+        }
+        self.ep.packet(PEER, &bytes, &mut self.rq, &mut self.world);
+    }
+
+    /// The header of a packet of the peer.
+    fn header(&mut self) -> Repr {
         let iovs = self.iovs();
         let s = &mut self.world.script;
         let (id, other) = (s.below(6), s.below(6));
-        let (tx, rx) = (self.ep.number(true, id), self.ep.number(false, id));
         let msg_id = if s.one_in(16) {
             s.length() as u32
         } else {
@@ -274,7 +302,7 @@ impl Bench {
                 after_nack,
             })
         };
-        let repr = match kind {
+        match kind {
             0 => rtm(RtmKind::Eager, false),
             1 => rtm(RtmKind::Medium { length, offset }, false),
             2 => rtm(
@@ -347,6 +375,20 @@ impl Bench {
                     _ => RtaKind::Fetch(id),
                 },
             }),
+            _ => self.answer_header(kind, [id, other, msg_id], [length, offset]),
+        }
+    }
+
+    /// The header of a packet about an operation of either side.
+    fn answer_header(
+        &mut self,
+        kind: u32,
+        [id, other, msg_id]: [u32; 3],
+        [length, offset]: [u64; 2],
+    ) -> Repr {
+        let (tx, rx) = (self.ep.number(true, id), self.ep.number(false, id));
+        let s = &mut self.world.script;
+        match kind {
             12 | 13 => Repr::Cts {
                 send_id: tx,
                 recv_id: other,
@@ -381,130 +423,108 @@ impl Bench {
                 kind: s.below(4),
                 errno: other,
             },
-        };
-        let mut bytes = vec![0; HEADER_MAX];
-        let n = repr.emit(Some(9), &mut bytes);
-        bytes.truncate(n);
-        let payload = (s.length() as usize).min(MTU.saturating_sub(n));
-        bytes.resize(n + payload, 0x5a);
-        if s.one_in(32) {
-            let at = usize::from(s.byte()) % bytes.len().max(1);
-            let value = s.byte();
-            if let Some(b) = bytes.get_mut(at) {
-                *b = value;
-            }
         }
-        self.ep.packet(PEER, &bytes, &mut self.rq, &mut self.world);
     }
 
     /// The application posts something.
     fn post(&mut self) {
-        let w = &mut self.world;
-        let (what, len) = (w.script.below(6), u64::from(w.script.byte()) * 16);
-        let tag = w.script.flip().then_some(0);
-        let multi = w.script.one_in(8);
+        let script = &mut self.world.script;
+        let (what, len) = (script.below(6), u64::from(script.byte()) * 16);
+        let tag = script.flip().then_some(0);
+        let multi = script.one_in(8);
         match what {
-            0 | 1 => {
-                let ctx = w.add(Use::Destination, len);
-                let a = RecvArgs {
-                    src: ANY,
-                    ctx,
-                    len,
-                    tagged: tag.is_some(),
-                    tag: 0,
-                    ignore: 1,
-                    multi: multi.then_some(64),
-                };
-                if let Some(u) = self.rq.post(&a) {
-                    let place = Place::whole(ctx, len);
-                    self.ep
-                        .start_unexpected(place, &u, &mut self.rq, &mut self.world);
-                }
-                if multi {
-                    while let Some((u, p)) = self.rq.fill(&a, |r| r.what.context as u32) {
-                        self.ep
-                            .start_unexpected(p, &u, &mut self.rq, &mut self.world);
-                    }
-                }
-            }
-            2 => {
-                let ctx = w.add(Use::Source, len);
-                let receipt = w.script.flip();
-                let a = SendArgs {
-                    peer: PEER,
-                    ctx,
-                    len,
-                    tag,
-                    cq_data: None,
-                    receipt,
-                    inject: false,
-                };
-                let r = self.ep.send(&a, &mut self.world);
-                self.posted(ctx, r);
-            }
-            3 => {
-                let ctx = w.add(Use::Source, len);
-                let to = Iovs::new(&[RmaIov {
-                    addr: 0,
-                    len,
-                    key: KEY,
-                }])
-                .unwrap_or_default();
-                let a = WriteArgs {
-                    peer: PEER,
-                    ctx,
-                    len,
-                    to,
-                    cq_data: None,
-                    inject: false,
-                };
-                let r = self.ep.write(&a, &mut self.world);
-                self.posted(ctx, r);
-            }
-            4 => {
-                let ctx = w.add(Use::Destination, len);
-                let from = Iovs::new(&[RmaIov {
-                    addr: 0,
-                    len,
-                    key: KEY,
-                }])
-                .unwrap_or_default();
-                let r = self.ep.read(
-                    &ReadArgs {
-                        peer: PEER,
-                        ctx,
-                        len,
-                        from,
-                    },
-                    &mut self.world,
-                );
-                self.posted(ctx, r);
-            }
-            _ => {
-                let fetch = w.script.flip();
-                let used = if fetch { Use::Destination } else { Use::Source };
-                let ctx = w.add(used, 8);
-                let a = AtomicArgs {
-                    peer: PEER,
-                    ctx,
-                    to: Iovs::new(&[RmaIov {
-                        addr: 0,
-                        len: 8,
-                        key: KEY,
-                    }])
-                    .unwrap_or_default(),
-                    datatype: FI_UINT64,
-                    op: FI_SUM,
-                    kind: match fetch {
-                        true => AtomicKind::Fetch,
-                        false => AtomicKind::Write { receipt: true },
-                    },
-                    data: &[1; 8],
-                };
-                let r = self.ep.atomic(&a, &mut self.world);
-                self.posted(ctx, r);
+            0 | 1 => self.post_recv(len, tag, multi),
+            2 => self.post_send(len, tag),
+            3 => self.post_write(len),
+            4 => self.post_read(len),
+            _ => self.post_atomic(),
+        }
+    }
+
+    fn post_recv(&mut self, len: u64, tag: Option<u64>, multi: bool) {
+        let ctx = self.world.add(Use::Destination, len);
+        let a = RecvArgs {
+            src: ANY,
+            ctx,
+            len,
+            tagged: tag.is_some(),
+            tag: 0,
+            ignore: 1,
+            multi: multi.then_some(64),
+        };
+        if let Some(u) = self.rq.post(&a) {
+            let place = Place::whole(ctx, len);
+            self.ep
+                .start_unexpected(place, &u, &mut self.rq, &mut self.world);
+        }
+        if multi {
+            while let Some((u, p)) = self.rq.fill(&a, |r| r.what.context as u32) {
+                self.ep
+                    .start_unexpected(p, &u, &mut self.rq, &mut self.world);
             }
         }
+    }
+
+    fn post_send(&mut self, len: u64, tag: Option<u64>) {
+        let ctx = self.world.add(Use::Source, len);
+        let receipt = self.world.script.flip();
+        let a = SendArgs {
+            peer: PEER,
+            ctx,
+            len,
+            tag,
+            cq_data: None,
+            receipt,
+            inject: false,
+        };
+        let r = self.ep.send(&a, &mut self.world);
+        self.posted(ctx, r);
+    }
+
+    fn post_write(&mut self, len: u64) {
+        let ctx = self.world.add(Use::Source, len);
+        let a = WriteArgs {
+            peer: PEER,
+            ctx,
+            len,
+            to: region(len),
+            cq_data: None,
+            inject: false,
+        };
+        let r = self.ep.write(&a, &mut self.world);
+        self.posted(ctx, r);
+    }
+
+    fn post_read(&mut self, len: u64) {
+        let ctx = self.world.add(Use::Destination, len);
+        let a = ReadArgs {
+            peer: PEER,
+            ctx,
+            len,
+            from: region(len),
+        };
+        let r = self.ep.read(&a, &mut self.world);
+        self.posted(ctx, r);
+    }
+
+    fn post_atomic(&mut self) {
+        let fetch = self.world.script.flip();
+        let used = if fetch { Use::Destination } else { Use::Source };
+        let ctx = self.world.add(used, 8);
+        let a = AtomicArgs {
+            peer: PEER,
+            ctx,
+            to: region(8),
+            datatype: FI_UINT64,
+            op: FI_SUM,
+            kind: match fetch {
+                true => AtomicKind::Fetch,
+                false => AtomicKind::Write { receipt: true },
+            },
+            data: &[1; 8],
+        };
+        let r = self.ep.atomic(&a, &mut self.world);
+        self.posted(ctx, r);
     }
 
     /// A call that was refused has done nothing: its memory is the application's again.

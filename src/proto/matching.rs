@@ -56,7 +56,7 @@ impl List {
         }
     }
 
-    /// First entry that still exists; dead ones before it are dropped.
+    /// First entry that still exists; removed ones before it are dropped.
     fn front<T>(&mut self, live: &Slab<Stamped<T>>) -> Option<Id> {
         while let Some(id) = self.first {
             if alive(id, live) {

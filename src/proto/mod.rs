@@ -8,9 +8,10 @@
 //!
 //! `send` and `recv` are the two halves of messages; `eager` is the fast path of both for messages
 //! of one packet; `rma` emulates reads and writes; `atomic` handles atomics. `choose` picks a
-//! message's subprotocol. `peer` puts requests back in order. `recvq` holds receives and unexpected
-//! messages, of one endpoint or, as a shared receive context, of several; `matching` finds them.
-//! One-sided operations that the adapter executes do not pass through this module.
+//! message's subprotocol. `peer` puts requests back in order. `recvq` holds receives and messages
+//! without one (`unexpected`), of one endpoint or, as a shared receive context, of several;
+//! `matching` finds them. One-sided operations that the adapter executes do not pass through this
+//! module.
 #![forbid(unsafe_code)]
 
 mod atomic;
@@ -29,19 +30,20 @@ mod rma;
 mod send;
 #[cfg(test)]
 mod sim;
+mod unexpected;
 
 pub use atomic::{AtomicArgs, AtomicKind};
 pub use choose::Policy;
 pub use endpoint::{Config, Endpoint};
 pub use matching::ANY;
 pub use recvq::{
-    CancelOutcome, PartialMessage, PeekResult, Place, RecvArgs, RecvEntry, RecvEntryMatch,
-    RecvQueue, UnexpectedMessage, WriteWithData, COLLECTIVE_TAG, NO_CTX,
+    CancelOutcome, Place, RecvArgs, RecvEntry, RecvEntryMatch, RecvQueue, COLLECTIVE_TAG, NO_CTX,
 };
 pub use rma::{ReadArgs, WriteArgs};
 pub use send::SendArgs;
 #[cfg(test)]
 pub(crate) use sim::seeds as sim_seeds;
+pub use unexpected::{PartialMessage, PeekResult, UnexpectedMessage, WriteWithData};
 
 use crate::core::Errno;
 use crate::transport::Status;
@@ -61,7 +63,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Of an operation that the peer has given up, with the status that it says.
+    /// Of an operation that the peer has given up, with the status in the peer's packet.
     fn told_by_peer(code: u32) -> Failure {
         let status = u8::try_from(code).unwrap_or(u8::MAX);
         let known = Status::from_code(status.into()).filter(|s| *s != Status::Ok);
@@ -103,7 +105,7 @@ pub enum Token {
 }
 
 impl Token {
-    /// The transmit operation, if its endpoint wants the completion.
+    /// The transmit operation, if its completion is reported.
     pub fn tx(self) -> Option<u32> {
         match self {
             Token::Tx(id) | Token::Answer(id) => Some(id),
@@ -172,7 +174,7 @@ pub trait Port {
     /// [`Port::close_target`] releases.
     fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure>;
     /// Whether memory of an access that [`Port::open_target`] has numbered cannot be read: a packet
-    /// of it was refused for this, and not for want of room.
+    /// of it was refused for this, and not because no room was left.
     fn unreadable(&mut self, _ctx: u32) -> Option<Failure> {
         None
     }

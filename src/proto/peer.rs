@@ -1,4 +1,4 @@
-//! What an endpoint knows of one peer: numbers, handshake, packets that came too early.
+//! The state of one peer at an endpoint: numbers, handshake, packets that came too early.
 //!
 //! As in the C library, an address that is removed and inserted again is a new peer to its sender,
 //! whose messages are numbered from 0 and carry the sender's address until a handshake comes
@@ -129,8 +129,8 @@ impl Peer {
     }
 
     /// Classifies a message and advances the due number if the message is due. A copy of an early
-    /// packet is kept, up to `most` bytes in all. `several` says that further requests may have the
-    /// same number.
+    /// packet is kept, up to `most` bytes in all. `several`: further requests may have the same
+    /// number.
     pub(crate) fn turn(
         &mut self,
         msg_id: u32,

@@ -8,7 +8,8 @@
 use super::endpoint::Endpoint;
 use super::peer::{Packet, Parts};
 use super::reading::Reading;
-use super::recvq::{Place, RecvQueue, UnexpectedMessage};
+use super::recvq::{Place, RecvQueue};
+use super::unexpected::UnexpectedMessage;
 use super::{Failure, PeerId, Port, Received};
 use crate::types::*;
 use crate::wire::{Repr, Rtm, RtmKind};
@@ -444,7 +445,7 @@ impl Endpoint {
         if let Some(rx) = self.rxs.remove(id) {
             port.expect(rx.from, false);
             self.release_serving(&rx);
-            // The peer learns why the transfer ends from whoever ends it.
+            // The caller reports the end of the transfer to the peer.
             let _ = port.close_target(rx.ctx, false);
         }
     }

@@ -2,15 +2,15 @@
 //!
 //! An endpoint has one queue; several endpoints share the queue of a shared receive context. A
 //! posted receive is a [`RecvSlot`]. A multi-receive buffer (FI_MULTI_RECV) keeps its place among
-//! the receives and hands out its space piece by piece. Messages without a receive are kept whole;
-//! their bytes are counted, so that the provider can throttle senders.
+//! the receives and hands out its space piece by piece. Messages without a receive (`unexpected`)
+//! are kept whole; their bytes are counted, so that the provider can throttle senders.
 
 use super::matching::{Id, Matcher, Posted};
+use super::unexpected::{PeekResult, UnexpectedMessage, WholeMessage};
 use super::PeerId;
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::hmem::Piece;
-use crate::wire::{Opt, Rtm, RtmKind};
 use std::collections::HashMap;
 
 /// Stands for no operation: what is received for it is dropped.
@@ -41,136 +41,6 @@ impl RecvArgs {
     fn full_tag(&self) -> Option<u64> {
         self.tagged.then_some(self.tag)
     }
-}
-
-/// A request without a receive.
-#[derive(Debug)]
-pub struct UnexpectedMessage {
-    /// The provider's number of the receiving endpoint.
-    pub ep: u32,
-    pub from: PeerId,
-    pub(super) rtm: Rtm,
-    pub(super) payload: Box<[u8]>,
-    /// Set for a message outside the RDM protocol whose bytes have not all arrived.
-    pub coming: Option<PartialMessage>,
-    /// Set for a write with data that consumes a receive, instead of a message.
-    pub written: Option<WriteWithData>,
-}
-
-/// A write with data that consumes a receive (FI_RX_CQ_DATA): the bytes are already in the target
-/// region, and the data goes to the receive's completion.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteWithData {
-    /// Bytes written.
-    pub len: usize,
-    pub data: u64,
-}
-
-/// A message outside the RDM protocol whose bytes have not all arrived; the provider tracks its
-/// transfer.
-#[derive(Clone, Copy, Debug)]
-pub struct PartialMessage {
-    /// The provider's number of the message.
-    pub number: u32,
-    /// Length of the whole message, bytes.
-    pub len: u64,
-    /// Bytes of the message that the provider holds until the message has a receive.
-    pub held: usize,
-}
-
-impl UnexpectedMessage {
-    /// A complete message that arrived outside the RDM protocol.
-    pub fn whole(
-        ep: u32,
-        from: PeerId,
-        tag: Option<u64>,
-        cq_data: Option<u64>,
-        payload: Box<[u8]>,
-    ) -> UnexpectedMessage {
-        let opt = Opt {
-            cq_data,
-            ..Opt::default()
-        };
-        let rtm = Rtm {
-            msg_id: 0,
-            tag,
-            opt,
-            kind: RtmKind::Eager,
-            receipt: None,
-            after_nack: false,
-        };
-        UnexpectedMessage {
-            ep,
-            from,
-            rtm,
-            payload,
-            coming: None,
-            written: None,
-        }
-    }
-
-    /// A write with data that consumes a receive.
-    pub fn write(ep: u32, from: PeerId, written: WriteWithData) -> UnexpectedMessage {
-        UnexpectedMessage {
-            written: Some(written),
-            ..UnexpectedMessage::whole(ep, from, None, Some(written.data), Box::default())
-        }
-    }
-
-    /// A message outside the RDM protocol whose bytes have not all arrived.
-    pub fn in_part(
-        ep: u32,
-        from: PeerId,
-        tag: Option<u64>,
-        cq_data: Option<u64>,
-        coming: PartialMessage,
-    ) -> UnexpectedMessage {
-        UnexpectedMessage {
-            coming: Some(coming),
-            ..UnexpectedMessage::whole(ep, from, tag, cq_data, Box::default())
-        }
-    }
-
-    /// Length of the whole message, bytes.
-    pub fn byte_len(&self) -> u64 {
-        match &self.coming {
-            Some(c) => c.len,
-            None => super::recv::total(&self.rtm, self.payload.len()),
-        }
-    }
-
-    /// The result of FI_PEEK for this message.
-    pub fn peeked(&self) -> PeekResult {
-        PeekResult {
-            from: self.from,
-            len: self.byte_len(),
-            tag: self.rtm.tag.unwrap_or(0),
-            cq_data: self.rtm.opt.cq_data,
-        }
-    }
-
-    fn weight(&self) -> usize {
-        let held = self.coming.map_or(self.payload.len(), |c| c.held);
-        held + core::mem::size_of::<UnexpectedMessage>()
-    }
-}
-
-/// A message that has arrived whole.
-#[derive(Debug)]
-pub struct WholeMessage {
-    pub from: PeerId,
-    pub tag: Option<u64>,
-    pub cq_data: Option<u64>,
-    pub payload: Box<[u8]>,
-}
-
-/// What a peek finds.
-#[derive(Clone, Copy, Debug)]
-pub struct PeekResult {
-    pub from: PeerId,
-    pub len: u64,
-    pub tag: u64,
-    pub cq_data: Option<u64>,
 }
 
 /// A receive into one piece of memory, without per-operation state: it becomes an operation of the
@@ -345,7 +215,7 @@ impl RecvQueue {
         self.take_entry_if(from, tag, len, |_| true)
     }
 
-    /// As [`RecvQueue::take_entry`], if `fill` says so, too.
+    /// As [`RecvQueue::take_entry`], if `fill` returns `true`, too.
     #[inline(always)]
     pub fn take_entry_if(
         &mut self,
@@ -390,7 +260,7 @@ impl RecvQueue {
     }
 
     /// The oldest unexpected message for a [`RecvEntry`], taken out, if it can be copied without
-    /// the protocol: endpoint `ep` has got all of it, and nobody waits for an answer.
+    /// the protocol: endpoint `ep` has received all of it, and the sender awaits no answer.
     pub fn take_whole(
         &mut self,
         ep: u32,
@@ -403,19 +273,11 @@ impl RecvQueue {
             Some(t) => (&mut self.tagged, t),
         };
         let id = m.find_message(src, tag, ignore)?;
-        m.message(id).filter(|u| {
-            let more = u.coming.is_some() || u.written.is_some() || u.rtm.receipt.is_some();
-            let whole = matches!(u.rtm.kind, RtmKind::Eager) && !more;
-            whole && u.ep == ep && u.payload.len() <= room
-        })?;
+        m.message(id)
+            .filter(|u| u.is_whole() && u.ep == ep && u.payload.len() <= room)?;
         let u = m.take_message(id)?;
         self.bytes = self.bytes.saturating_sub(u.weight());
-        Some(WholeMessage {
-            from: u.from,
-            tag: u.rtm.tag,
-            cq_data: u.rtm.opt.cq_data,
-            payload: u.payload,
-        })
+        Some(u.into_whole())
     }
 
     /// Looks for the oldest unexpected message for these arguments.

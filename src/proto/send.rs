@@ -70,7 +70,7 @@ pub(super) struct Tx {
     pub packets: u32,
     /// The acknowledgement that is still to arrive.
     pub awaits: AckKind,
-    /// The port was told to expect the peer.
+    /// [`Port::expect`] was called for the peer.
     pub expecting: bool,
     /// In the list of operations with data to send.
     pub ready: bool,

@@ -94,7 +94,7 @@ fn accepts(b: &[u8; ANSWER]) -> bool {
 }
 
 /// A one-way hash of 64 bits: identifies an address without revealing it. The address of a service
-/// is no secret, and those who know host and number only do not know its token.
+/// is no secret, but its token cannot be derived from host and number alone.
 fn digest(a: &QpAddr) -> u64 {
     let token = match a.qkey == public_key(a.qpn) {
         true => 0,
@@ -149,7 +149,7 @@ pub(crate) fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
 /// Descriptors that fit into [`ControlBuffer`].
 const FILES: usize = 16;
 
-/// Room for descriptors beside a message, aligned as the kernel wants it.
+/// Room for descriptors beside a message, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; 64]);
 

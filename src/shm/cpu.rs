@@ -1,8 +1,8 @@
-//! Where the process of each ring's writer ran last, so that a process that waits for a record
-//! knows whether its peer may be waiting for this very processor.
+//! Where the process of each ring's writer ran last, so that a process that waits for a record can
+//! check whether its peer may be waiting for the same processor.
 //!
-//! A writer publishes its processor while it waits itself: a process that never waits needs nobody
-//! to make room. The word is in a line of its own, which changes only when the process has moved.
+//! A writer publishes its processor while it waits itself: for a process that never waits no other
+//! has to yield. The word is in a line of its own, which changes only when the process has moved.
 
 use crate::core::process::generation;
 use crate::device::host::{processor, secret};

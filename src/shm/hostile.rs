@@ -1,4 +1,4 @@
-//! A peer that stores whatever it likes into the rings it shares with us, while we read and write
+//! A peer that stores arbitrary bytes into the rings it shares with us, while we read and write
 //! them: the harness of the fuzz target `shm_hostile` and of a seeded test.
 //!
 //! A byte string is a script ([`Script`]): it chooses what our side does and which words the peer
@@ -345,7 +345,7 @@ impl RingHarness {
             .access(what, [key, addr, s.length()], &data, room);
     }
 
-    /// The peer takes records as the protocol says.
+    /// The peer takes records as the protocol defines.
     fn peer_reads(&mut self) {
         for _ in 0..self.script.below(8) {
             let Lookup::Record(r) = self.peer_reader.next_record() else {
@@ -375,9 +375,9 @@ impl RingHarness {
             }
             9 => {
                 let (count, len) = (self.script.byte() as usize, self.script.byte() as usize);
-                self.writer.fits(count, len * 100);
+                self.writer.find_room(count, len * 100);
                 self.writer.widen();
-                self.writer.want(WriteBlocked::Room);
+                self.writer.request_wakeup(WriteBlocked::Room);
                 self.reader.hold(self.script.flip());
                 self.reader.arm_wakeup();
                 self.reader.can_sleep();
@@ -448,7 +448,7 @@ pub fn run(bytes: &[u8]) {
                 }
             });
         }
-        // The thread is told to stop also when a step panics.
+        // The thread is stopped also when a step panics.
         let steps = std::panic::AssertUnwindSafe(|| {
             for _ in 0..STEPS {
                 if h.script.over() {

@@ -35,5 +35,5 @@ pub const ACCESS: u8 = 0x80;
 pub const WRITE: u8 = ACCESS | 0x20;
 pub const READ: u8 = ACCESS | 0x21;
 pub const ATOMIC: u8 = ACCESS | 0x22;
-/// A message whose completion says that the peer has taken it in.
+/// A message whose completion means that the peer has received it.
 pub const CONFIRMED: u8 = ACCESS | 0x23;

@@ -20,7 +20,7 @@ pub(crate) struct MemfdMap {
     fd: Option<OwnedFd>,
 }
 
-// SAFETY: the mapping lives as long as the value, and is only reached as the module text says.
+// SAFETY: the mapping lives as long as the value, and is only reached as the module text describes.
 unsafe impl Send for MemfdMap {}
 // SAFETY: as above.
 unsafe impl Sync for MemfdMap {}

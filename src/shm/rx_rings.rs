@@ -21,7 +21,7 @@ const BURST: u32 = 64;
 struct RxRing {
     ring: RingReader,
     from: QpAddr,
-    /// The peer's number, as [`RxRings::poll_all`]'s caller knows it.
+    /// The peer's number at the caller of [`RxRings::poll_all`].
     peer: Option<PeerId>,
     conn: u64,
     /// Polls since the last record.
@@ -466,7 +466,7 @@ impl Poll for RxRings {
 impl Drop for RxRings {
     fn drop(&mut self) {
         // Peers' devices may still copy to and from our memory: once the rings are gone, fi_close
-        // of a region does not know that.
+        // of a region cannot check that.
         let until = std::time::Instant::now() + CLOSE_WAIT;
         let copies = |i: &RxRing| {
             let gone = i.ended || self.thread.peer_exited(i.conn);

@@ -1,5 +1,5 @@
-//! A split copy: two processes copy a long message, read or write, each taking the next chunk when
-//! it has time.
+//! A split copy: two processes copy a long message, read or write, each taking the next chunk
+//! whenever it polls.
 //!
 //! The word that counts the chunks is in the ring of the side that opens the copy: the receiver of
 //! a message, the initiator of an access. A chunk that could not be copied ends the copy for both.
@@ -40,7 +40,7 @@ impl SplitCopy {
         u64::from(self.word) | u64::from(self.round) << 16 | u64::from(self.chunks) << 32
     }
 
-    /// From what the other side says.
+    /// From the number that the other side sent.
     pub fn of(packed: u64) -> SplitCopy {
         SplitCopy {
             word: packed as u8,

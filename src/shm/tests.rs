@@ -1,4 +1,4 @@
-//! Endpoints of one process talk to each other through shared memory.
+//! Endpoints of one process exchange messages through shared memory.
 
 use super::rma::RmaRequest;
 use super::rx_rings::{AWAKE_RINGS, IDLE_POLLS};
@@ -91,7 +91,7 @@ fn a_called_peer_is_found_by_what_an_adapter_says_of_it() {
     assert_eq!(a.tx.peer_at(&own.gid, 72), None);
     assert_eq!(send(&mut a, &b, b"first"), Verdict::Done);
     assert_eq!(a.tx.peer_at(&own.gid, 72), Some((9, own)));
-    // An adapter without an address handle for the sender knows its number only.
+    // An adapter without an address handle for the sender reports its number only.
     assert_eq!(a.tx.peer_at(&[0; 16], 72), Some((9, own)));
     assert_eq!(a.tx.peer_at(&own.gid, 71), None);
     assert_eq!(a.tx.peer_at(&[1; 16], 72), None);
@@ -151,8 +151,8 @@ fn numbers_of_split_copies_are_not_used_again_before_the_peer_has_looked() {
     assert!(copy(&mut a));
 }
 
-/// A peer that is heard of seldom costs a poll almost nothing, but a wake-up costs its message
-/// twenty times what the message takes.
+/// A peer that sends seldom costs a poll almost nothing, but a wake-up takes twenty times as long
+/// as its message.
 #[test]
 fn idle_rings_fall_asleep_where_there_are_many() {
     let mut b = endpoint(3);

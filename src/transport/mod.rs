@@ -156,7 +156,7 @@ pub trait Transport {
     /// Sends an active message of memory that is lent until the completion.
     fn am_zcopy(&mut self, done: Completion, head: Self::Header<'_>, data: Payload) -> Verdict;
 
-    /// Writes to `done.remote`; the peer is told `imm`, if there is one.
+    /// Writes to `done.remote`; the peer gets an event with `imm`, if there is one.
     fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict;
 
     /// Reads from `done.remote`, into memory that is lent until the completion.

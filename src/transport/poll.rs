@@ -17,7 +17,7 @@ pub enum Flow {
 }
 
 impl Flow {
-    /// Taken; `more` says whether the poll goes on.
+    /// Taken; `more`: the poll goes on.
     #[inline(always)]
     pub fn after(more: bool) -> Flow {
         match more {
@@ -32,7 +32,7 @@ impl Flow {
 pub enum PollStatus {
     /// Nothing.
     Empty,
-    /// The sink has taken everything, or as much as it wanted.
+    /// The sink has taken everything, or has ended the poll.
     Taken,
     /// Something is left for the general progress.
     Deferred,

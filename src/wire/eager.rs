@@ -1,4 +1,5 @@
-//! The header that most packets have: a whole message, from a sender that the receiver knows.
+//! The header that most packets have: a whole message, from a sender whose address the receiver
+//! has.
 //!
 //! [`Eager`] equals an [`Rtm`](super::Rtm) of kind `Eager` without receipt and raw address
 //! (protocol, 2.2 and 3.2), but is read and written as 64-bit words. All other headers use

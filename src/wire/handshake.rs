@@ -8,7 +8,7 @@ const DEVICE_VERSION: u16 = 2;
 const USER_RECV_QP: u16 = 4;
 const HMEM_P2P: u16 = 8;
 
-/// What a handshake says. Optional parts are `None` when absent.
+/// The contents of a handshake. Optional parts are `None` when absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handshake {
     /// Bits of [`extra`].

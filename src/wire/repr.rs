@@ -12,7 +12,7 @@ pub enum Repr {
     Rtw(Rtw),
     Rtr(Rtr),
     Rta(Rta),
-    /// Clear to send: the receiver wants `length` more bytes of `send_id`, for its `recv_id`.
+    /// Clear to send: the receiver takes `length` more bytes of `send_id`, for its `recv_id`.
     Cts {
         send_id: u32,
         recv_id: u32,
@@ -60,7 +60,7 @@ pub enum Repr {
     },
     /// A handshake; its contents are read by [`super::Handshake`].
     Handshake,
-    /// A packet of a type this version of the library does not speak.
+    /// A packet of a type that this version of the library does not have.
     Unknown(u8),
 }
 
@@ -162,7 +162,7 @@ impl Repr {
     }
 
     /// Reads a packet: its header and the payload behind it. `None` for a packet of another
-    /// protocol version or one that is shorter than its header says.
+    /// protocol version or one that is shorter than the length in its header.
     pub fn parse(bytes: &[u8]) -> Option<(Repr, &[u8])> {
         let mut r = FieldReader::new(bytes);
         let code = r.u8()?;

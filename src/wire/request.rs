@@ -149,7 +149,7 @@ pub struct Rtm {
     pub tag: Option<u64>,
     pub opt: Opt,
     pub kind: RtmKind,
-    /// `send_id` of a message whose sender wants a receipt. `None` in the read protocols, whose
+    /// `send_id` of a message whose sender asks for a receipt. `None` in the read protocols, whose
     /// end-of-read packet serves as receipt.
     pub receipt: Option<u32>,
     /// This request takes the place of one whose memory the receiver could not read.

@@ -66,7 +66,7 @@ pub trait ParamHost: Send + Sync {
     fn get(&self, name: &str, kind: fi_param_type) -> Result<Value>;
 }
 
-/// A host, and the provider that it knows.
+/// A host library, and the name of the provider that it has loaded.
 struct HostParams {
     prov: String,
     host: Box<dyn ParamHost>,
@@ -153,7 +153,7 @@ pub fn get(prov: Option<&str>, name: &str) -> Result<Value> {
     })
 }
 
-/// What a value of this type looks like, for people.
+/// The name of a type in log lines.
 pub fn type_name(kind: fi_param_type) -> &'static str {
     match kind {
         FI_PARAM_STRING => "String",

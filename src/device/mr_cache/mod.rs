@@ -243,7 +243,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
             let Some(k) = evicted else {
                 return any;
             };
-            // What was unmapped may be mapped anew, by others who watch it.
+            // Unmapped addresses may be mapped anew, and watched for another registration.
             if !k.gone {
                 self.monitor.unwatch(k.start, k.end);
             }

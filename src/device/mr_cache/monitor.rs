@@ -3,7 +3,7 @@
 //! A watched range is registered in write-protect mode, but no page is ever protected, so that
 //! accesses cost nothing. The kernel does report munmap(2), mremap(2) and madvise(2) of the range,
 //! and blocks their caller until the monitor's thread has read the notice. The thread is `busy`
-//! before it reads, and until it has told all listeners; [`Monitor::settle`] waits for that. A
+//! before it reads, and until it has notified all listeners; [`Monitor::settle`] waits for that. A
 //! look-up after such a call therefore sees the change; on Linux before 5.15 unless two threads
 //! unmap at once, because the kernel forgets there that the second has not been read. No function
 //! of the C library is patched, and where the system forbids userfaultfd there is no monitor.
@@ -144,7 +144,7 @@ impl Monitor {
                 }
             }
         };
-        // Linux before 5.11 does not know UFFD_USER_MODE_ONLY, which needs no privilege.
+        // Linux before 5.11 does not have UFFD_USER_MODE_ONLY, which needs no privilege.
         let notices = open(flags | USER_MODE_ONLY).or_else(|_| open(flags))?;
         let mut api = Api {
             api: API,

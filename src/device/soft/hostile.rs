@@ -503,9 +503,9 @@ mod tests {
         assert_eq!((w.received, w.engine.peer_count()), (2, 1));
     }
 
-    /// A process that was stopped itself has heard nothing meanwhile.
+    /// The time for which this process was stopped does not count against its peers.
     #[test]
-    fn a_pause_of_our_own_is_nobodys_silence() {
+    fn a_pause_of_this_process_ends_no_session() {
         let mut w = EngineHarness::new(&[]).unwrap();
         w.connect();
         w.poll();

@@ -42,7 +42,7 @@ impl core::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads the text of a key file; the error says what is wrong with it.
+    /// Reads the text of a key file; the error describes what is wrong.
     pub(crate) fn parse(text: &str) -> core::result::Result<Keys, String> {
         let mut keys: Vec<Key> = Vec::new();
         for (i, line) in text.lines().enumerate() {

@@ -77,7 +77,7 @@ pub struct SoftQp {
     raw: bool,
     /// Addresses of peers, indexed by [`PeerId`].
     peers: Vec<Option<QpAddr>>,
-    /// What the last poll has found and nobody has taken yet.
+    /// Events of the last poll that are not taken yet.
     found: PolledEvents,
     /// Nothing was posted since the last `ring`.
     rung: bool,

@@ -1,6 +1,6 @@
 //! The fast path of polling ([`Poll`]) for a queue pair of the software adapter.
 //!
-//! One poll of the engine may find more than the reader wants: the rest waits in [`PolledEvents`],
+//! One poll of the engine may find more than the reader takes: the rest waits in [`PolledEvents`],
 //! and is offered before the engine is polled again. Failures, peers' accesses and messages of
 //! senders that are not connected are deferred to
 //! [`QueuePair::poll_all`](crate::device::QueuePair::poll_all).
@@ -65,7 +65,7 @@ impl Poll for SoftQp {
     where
         S: for<'a> Sink<PolledPacket<'a>>,
     {
-        // A caller may be blocked, and has to be told that this poll has taken its event.
+        // A caller may be blocked, and this poll may have taken the event for which it waits.
         if self.shared.armed() {
             return PollStatus::Deferred;
         }

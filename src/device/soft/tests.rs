@@ -263,7 +263,7 @@ fn bad_keys_and_vanished_peers_end_in_errors() {
     a.ring();
     drop(b);
     assert_eq!(drive(&mut a, 1, &mut none), [(4, Status::RemoteBadQpn)]);
-    // Nobody waits for an answer of a queue pair that has said BYE.
+    // No answer is awaited from a queue pair that has sent BYE.
     a.send(5, &gone, b"hello?", inject(b"")).unwrap();
     a.ring();
     assert_eq!(drive(&mut a, 1, &mut none), [(5, Status::RemoteBadQpn)]);
@@ -342,7 +342,7 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
     assert_eq!(drive(&mut a, 1, &mut none), [(2, Status::Ok)]);
 }
 
-/// A reader that takes one message of several and goes to sleep is not left asleep.
+/// A reader that takes one message of several and then blocks is woken.
 #[test]
 fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
     struct One(usize);
@@ -359,7 +359,7 @@ fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
     let (a_dev, b_dev) = (device(None), device(None));
     let mut a = a_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
     let mut b = b_dev.open_qp(0, PacketQp::DEFAULT).unwrap();
-    // Both know each other.
+    // Both have a session with each other.
     let mut none = Vec::new();
     a.send(0, &b.addr(), b"m", inject(b"")).unwrap();
     a.ring();
@@ -428,7 +428,7 @@ fn what_is_posted_while_the_adapters_thread_sleeps_has_its_time_out() {
     let gone = d.open_qp(0, PacketQp::DEFAULT).unwrap();
     let to = gone.addr();
     drop(gone);
-    // Nobody answers there.
+    // Nothing answers at that address.
     let _silent = strangers::in_place_of(&to);
     assert!(a.arm() && a.shared.is_thread_driven());
     // Time for the thread to fall asleep: if it has not, the test tests nothing.

@@ -241,7 +241,7 @@ impl SharedEngine {
             r.forget(self.socket);
         }
         drop(stopped);
-        // The thread may have a reference for a while, and another queue pair may want the port.
+        // The thread may have a reference for a while, and another queue pair may need the port.
         *self.listener() = None;
         self.lock().close();
     }
@@ -367,8 +367,9 @@ impl Reactor {
                     let mut n = 0u64;
                     // SAFETY: reads eight bytes into a variable of eight bytes.
                     unsafe { libc::read(fd, (&raw mut n).cast(), 8) };
-                    // After the read, which would take the expiry of a timer that is set now. The
-                    // pass that follows sees who finds the timer running until here.
+                    // The read would consume the expiry of a timer that is set now: clear the flag
+                    // after it. The pass that follows handles the requests of callers that have
+                    // found the flag set.
                     if fd == self.timer_fd.as_raw_fd() {
                         self.timer_runs.store(false, Ordering::SeqCst);
                     }

@@ -69,7 +69,7 @@ impl StreamListener {
                 | ErrorKind::Interrupted
                 | ErrorKind::ConnectionAborted
                 | ErrorKind::InvalidInput => Ok(None),
-                // Without a descriptor accept(2) fails although nobody waits.
+                // Without a descriptor accept(2) fails although no connection waits.
                 _ if !poll_fd(self.fd(), libc::POLLIN, 0) => Ok(None),
                 _ => Err(io_errno(&e)),
             },

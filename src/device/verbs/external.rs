@@ -165,7 +165,7 @@ impl ExternalQueue {
     }
 
     /// Takes the completions of a queue pair. `direct`: we write the queue pair's work requests
-    /// ourselves, so that libefa does not know them and cannot poll for them.
+    /// ourselves, so that libefa has no record of them and cannot poll for them.
     pub(super) fn take(&self, qpn: u16, direct: bool, each: &mut dyn FnMut(&ibv_wc)) {
         let Some(seen) = &self.seen else { return };
         let mut s = seen.lock().unpoisoned();

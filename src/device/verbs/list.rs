@@ -24,7 +24,7 @@ pub struct Adapter {
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        // SAFETY: the context is open; nobody has got this adapter.
+        // SAFETY: the context is open; this adapter was not handed out.
         unsafe { (self.lib.ibv_close_device)(self.context) };
     }
 }

@@ -6,7 +6,7 @@
 //! the address space; elsewhere a registration ends with its last user. An operation shares the key
 //! of a region of the application around its memory where applications register all of it
 //! (FI_MR_LOCAL), and where a registration of its own would not be kept. A region ends when the
-//! application closes it, whoever shares it.
+//! application closes it, also while operations share it.
 
 use super::list::Adapter;
 use super::sys::*;
@@ -50,7 +50,7 @@ struct RegionTable {
 impl RegionTable {
     /// A region of the application that contains these bytes, is registered with the adapter, and
     /// satisfies `fits`. Internal registrations belong to the operation that made them: they end
-    /// with it, and the cache alone knows whether their memory is still the same.
+    /// with it, and the cache alone checks whether their memory is still the same.
     fn around(&self, addr: usize, len: usize, fits: impl Fn(&VerbsRegion) -> bool) -> Option<u64> {
         let end = addr.checked_add(len)?;
         let from = addr.saturating_sub(self.longest);
@@ -466,7 +466,7 @@ impl VerbsMemory {
         Some(key)
     }
 
-    /// Withdraws a region of the application: from now on nobody reaches the memory by its key.
+    /// Withdraws a region of the application: from now on no peer reaches the memory by its key.
     /// `FI_EINVAL` for an unknown key.
     pub(crate) fn remove(&self, key: u64) -> Result<()> {
         let mut t = self.table();
@@ -572,7 +572,7 @@ impl Drop for VerbsMemory {
         if let Some(c) = &self.kept {
             c.clear();
         }
-        // SAFETY: nobody else has the domain any more.
+        // SAFETY: the domain has no other users any more.
         unsafe { (self.adapter.lib.ibv_dealloc_pd)(self.pd) };
     }
 }

@@ -96,7 +96,7 @@ impl OpenAdapter {
         }
         // SAFETY: the handle has just been made.
         if unsafe { (lib.efadv_query_ah)(ah, &mut answer, len) } != 0 {
-            // SAFETY: as above, and nobody uses it.
+            // SAFETY: as above, and nothing uses it.
             unsafe { (lib.ibv_destroy_ah)(ah) };
             return Err(FI_EIO);
         }

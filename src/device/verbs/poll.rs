@@ -199,7 +199,7 @@ impl Poll for OwnRequests<'_> {
         let mut found = PollStatus::Empty;
         for _ in 0..budget {
             let Some(c) = self.0.rings.as_mut().and_then(|r| r.poll_cqe()) else {
-                // A caller that has said FI_MORE waits for what it has posted.
+                // The requests posted with FI_MORE have not been announced to the adapter yet.
                 self.0.ring();
                 return found;
             };

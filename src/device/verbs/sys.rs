@@ -347,7 +347,7 @@ pub struct ibv_port_attr {
     pub active_speed_ex: u32,
 }
 
-/// `efadv_device_attr`; libraries before version 63 leave what they do not know zero.
+/// `efadv_device_attr`; libraries before version 63 leave newer fields zero.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct efadv_device_attr {
@@ -390,7 +390,7 @@ pub struct efadv_sq_depth_attr {
     pub max_inline_data: u32,
 }
 
-/// `efadv_qp_init_attr` as far as every version knows it: 16 bytes. What follows is zero.
+/// The part of `efadv_qp_init_attr` that every version has: 16 bytes. What follows is zero.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct efadv_qp_init_attr {

@@ -17,7 +17,7 @@ pub struct AvAttr<'a> {
     pub reader: bool,
 }
 
-/// What there is to know of an address vector.
+/// The attributes of an address vector.
 #[derive(Clone, Copy, Debug)]
 pub struct AvInfo {
     /// FI_AV_MAP or FI_AV_TABLE.

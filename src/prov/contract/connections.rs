@@ -19,8 +19,8 @@ pub struct ConnRequest<R> {
 /// Takes the requests that come to a passive endpoint.
 pub type OnRequest<R> = Box<dyn Fn(ConnRequest<R>) + Send>;
 
-/// Where an endpoint reports its connection: an event queue, and the endpoint as the application
-/// knows it.
+/// Where an endpoint reports its connection: an event queue, and the endpoint's handle in the
+/// application.
 #[derive(Clone)]
 pub struct EventTarget {
     /// The queue.

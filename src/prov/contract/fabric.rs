@@ -59,7 +59,7 @@ pub fn domain_may_close(empty: bool, regions: &AtomicU32) -> Result<()> {
     )
 }
 
-/// `FI_EBUSY`, with a line that says why, unless `free`.
+/// `FI_EBUSY`, with a log line, unless `free`.
 pub fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
     if free {
         return Ok(());

@@ -57,7 +57,7 @@ pub trait CompletionQueues {
     fn error_text(prov_errno: i32) -> String;
 
     /// Makes progress; returns whether a completion or an error can be read then.
-    fn cq_has_any(&self, cq: u32) -> Result<bool>;
+    fn find_completions(&self, cq: u32) -> Result<bool>;
     /// Prepares to wait (fi_trywait(3)). Returns for how many milliseconds a caller may sleep
     /// before it has to make progress (negative: without limit). `FI_EAGAIN` when there is
     /// something to read, or progress to be made first.

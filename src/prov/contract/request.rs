@@ -314,7 +314,7 @@ pub struct MsgReq<D, C = Common> {
 
 impl<D: SendBuffer, C: Call> MsgReq<D, C> {
     /// The general form of the request.
-    pub fn general(&self) -> MsgReq<SendData<'_>> {
+    pub fn to_general(&self) -> MsgReq<SendData<'_>> {
         MsgReq {
             data: self.data.data(),
             to: self.to,
@@ -340,7 +340,7 @@ pub struct RecvReq<M = UserMem, C = Common> {
 
 impl<M: RecvBuffer, C: Call> RecvReq<M, C> {
     /// The general form of the request.
-    pub fn general(&self) -> RecvReq {
+    pub fn to_general(&self) -> RecvReq {
         RecvReq {
             mem: self.mem.mem(),
             src: self.src,
@@ -371,7 +371,7 @@ pub struct RmaReq<D, C = Common> {
 
 impl<D: SendBuffer, C: Call> RmaReq<D, C> {
     /// The general form of the request.
-    pub fn general(&self) -> RmaReq<SendData<'_>> {
+    pub fn to_general(&self) -> RmaReq<SendData<'_>> {
         RmaReq {
             data: self.data.data(),
             peer: self.peer,
@@ -397,7 +397,7 @@ pub enum Fetch<M = UserMem> {
 
 impl<M: RecvBuffer> Fetch<M> {
     /// The general form, for any memory.
-    pub fn general(&self) -> Fetch {
+    pub fn to_general(&self) -> Fetch {
         match self {
             Fetch::No => Fetch::No,
             Fetch::Former(m) => Fetch::Former(m.mem()),
@@ -427,10 +427,10 @@ pub struct AtomicReq<D, M = UserMem, T = Iovs, C = Common> {
 
 impl<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call> AtomicReq<D, M, T, C> {
     /// The general form of the request.
-    pub fn general(&self) -> AtomicReq<SendData<'_>> {
+    pub fn to_general(&self) -> AtomicReq<SendData<'_>> {
         AtomicReq {
             data: self.data.data(),
-            fetch: self.fetch.general(),
+            fetch: self.fetch.to_general(),
             peer: self.peer,
             to: self.to.iovs(),
             datatype: self.datatype,

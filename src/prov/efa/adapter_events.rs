@@ -41,7 +41,9 @@ impl AdapterEvents<'_, '_> {
                 data,
                 imm,
             } => self.received(from, peer, &data, imm),
-            Event::Taken { done, into, taken } => direct::taken(self.port, &done, into, &taken),
+            Event::Taken { done, into, taken } => {
+                direct::end_receive(self.port, &done, into, &taken)
+            }
             Event::UnknownSender { from, data } => {
                 let bytes = Events::bytes(self.arena, &data);
                 if let Some(peer) = unknown_peers::learn_peer(self.port, from, bytes) {

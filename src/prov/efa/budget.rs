@@ -17,7 +17,7 @@ const MUCH: usize = 4;
 const TOO_MUCH: usize = 16;
 /// A peer that waits has this part of the budget at least, and as much as the average peer.
 const PART: usize = 16;
-/// Who has to wait is found out again after this time.
+/// The peers that have to wait are determined again after this time.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Which peers have to wait before they send another message.
@@ -89,7 +89,7 @@ fn hold(s: &mut State, id: u32, now: Holding) {
         HeldPeers::Of(peers) => Some(format!("the {} senders of most of them wait", peers.len())),
         HeldPeers::All => Some("all senders wait".to_string()),
     };
-    // Those who wait are chosen again and again.
+    // The peers that wait are chosen anew each time: only the first choice is logged.
     let first = !matches!((ep.holding, now), (Holding::Some(_), Holding::Some(_)));
     ep.holding = now;
     if let Some(LiveEndpoint { qp, shm_ep, .. }) = &mut ep.live {

@@ -36,7 +36,7 @@ const ORDER: u64 = FI_ORDER_SAS
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 const MR_MODE: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_BASIC;
 const INJECT_MAX: usize = 4096;
-/// Name of the fabric of RDM endpoints that speak the wire protocol.
+/// Name of the fabric of RDM endpoints that use the wire protocol.
 pub(crate) const FABRIC: &str = "efa";
 /// Name of the fabric of endpoints without the wire protocol: one call is one work request.
 pub(crate) const DIRECT: &str = "efa-direct";
@@ -101,6 +101,43 @@ pub(crate) fn inject_most(kind: Kind, d: &AdapterAttr) -> usize {
     }
 }
 
+/// The domain attributes of the RDM candidate.
+fn rdm_domain(d: &AdapterAttr) -> DomainAttr {
+    DomainAttr {
+        name: Some(format!("{}-rdm", d.name)),
+        threading: FI_THREAD_SAFE,
+        control_progress: FI_PROGRESS_AUTO,
+        progress: FI_PROGRESS_AUTO,
+        resource_mgmt: FI_RM_ENABLED,
+        av_type: FI_AV_UNSPEC,
+        mr_mode: if d.caps.application_keys {
+            FI_MR_SCALABLE
+        } else {
+            MR_MODE
+        },
+        mr_key_size: d.caps.key_size,
+        cq_data_size: 4,
+        cq_cnt: 256,
+        ep_cnt: 1024,
+        tx_ctx_cnt: 1024,
+        rx_ctx_cnt: 1024,
+        max_ep_tx_ctx: 1,
+        max_ep_rx_ctx: 1,
+        max_ep_stx_ctx: 1024,
+        max_ep_srx_ctx: 1024,
+        // Counters that the adapter itself increments (fi_domain(3), provider efa). Counters in
+        // software are not limited, so that a hint of any number is met.
+        cntr_cnt: d.raw.counters,
+        mr_iov_limit: 1,
+        caps: DOMAIN_CAPS,
+        mr_cnt: 1 << 20,
+        max_err_data: 256,
+        max_cntr_value: u64::MAX,
+        max_err_cntr_value: u64::MAX,
+        ..DomainAttr::default()
+    }
+}
+
 /// The RDM candidate of an adapter, before hints.
 fn rdm_info(d: &AdapterAttr) -> Info {
     let tx = TxAttr {
@@ -139,39 +176,6 @@ fn rdm_info(d: &AdapterAttr) -> Info {
         rx_ctx_cnt: 1,
         ..EpAttr::default()
     };
-    let domain = DomainAttr {
-        name: Some(format!("{}-rdm", d.name)),
-        threading: FI_THREAD_SAFE,
-        control_progress: FI_PROGRESS_AUTO,
-        progress: FI_PROGRESS_AUTO,
-        resource_mgmt: FI_RM_ENABLED,
-        av_type: FI_AV_UNSPEC,
-        mr_mode: if d.caps.application_keys {
-            FI_MR_SCALABLE
-        } else {
-            MR_MODE
-        },
-        mr_key_size: d.caps.key_size,
-        cq_data_size: 4,
-        cq_cnt: 256,
-        ep_cnt: 1024,
-        tx_ctx_cnt: 1024,
-        rx_ctx_cnt: 1024,
-        max_ep_tx_ctx: 1,
-        max_ep_rx_ctx: 1,
-        max_ep_stx_ctx: 1024,
-        max_ep_srx_ctx: 1024,
-        // Counters that the adapter itself increments (fi_domain(3), provider efa). Counters in
-        // software are not limited, so that a hint of any number is met.
-        cntr_cnt: d.raw.counters,
-        mr_iov_limit: 1,
-        caps: DOMAIN_CAPS,
-        mr_cnt: 1 << 20,
-        max_err_data: 256,
-        max_cntr_value: u64::MAX,
-        max_err_cntr_value: u64::MAX,
-        ..DomainAttr::default()
-    };
     Info {
         caps: TX_CAPS | RX_CAPS | DOMAIN_CAPS,
         addr_format: FI_ADDR_EFA,
@@ -185,7 +189,7 @@ fn rdm_info(d: &AdapterAttr) -> Info {
         tx: Some(tx),
         rx: Some(rx),
         ep: Some(ep),
-        domain: Some(domain),
+        domain: Some(rdm_domain(d)),
         fabric: Some(FabricAttr {
             name: Some(FABRIC.into()),
             prov_version: crate::core::PROV_VERSION,
@@ -348,7 +352,8 @@ fn dgram_info(d: &AdapterAttr) -> Info {
 fn direct_info(d: &AdapterAttr, q: &Query) -> Info {
     let mut i = raw(d);
     let mode = q.hints.map_or(FI_RX_CQ_DATA, |h| h.mode);
-    // A write with immediate data takes a receive here, which the application has to know.
+    // A write with immediate data takes a receive here: offered to applications that expect this
+    // (FI_RX_CQ_DATA).
     let rma =
         d.caps.rdma_read && d.caps.rdma_write && (d.caps.unsolicited || mode & FI_RX_CQ_DATA != 0);
     let (mut tx, mut rx) = (FI_MSG | FI_SEND, FI_MSG | FI_RECV | FI_SOURCE);

@@ -1,10 +1,10 @@
 //! Provider `efa`: fabric, domain, address vectors, completion queues, counters, endpoints.
 //!
-//! Safe code that knows libfabric's objects but not its structs: `abi` owns the `fid`s and calls
-//! this room with numbers and Rust values. All objects of a domain that the data path touches live
-//! in one [`domain::State`] behind one lock: an operation takes the lock once, and polling a queue
-//! makes progress on every endpoint bound to that queue. Event queues belong to the fabric and have
-//! locks of their own.
+//! Safe code for libfabric's objects, without its structs: `abi` owns the `fid`s and calls this
+//! room with numbers and Rust values. All objects of a domain that the data path touches are in one
+//! [`domain::State`] behind one lock: an operation takes the lock once, and polling a queue makes
+//! progress on every endpoint bound to that queue. Event queues belong to the fabric and have locks
+//! of their own.
 
 mod adapter_events;
 mod addr;

@@ -44,7 +44,8 @@ fn usable(raw: &[u8], gid: &[u8; 16]) -> bool {
     addr::from_raw(raw).is_some_and(|a| a.gid == *gid || a.gid == [0; 16])
 }
 
-/// Fills in the source and destination addresses of a candidate; `Err` says why they do not fit.
+/// Fills in the source and destination addresses of a candidate; `Err` is the reason why they do
+/// not fit.
 pub(super) fn addresses(
     i: &mut Info,
     q: &Query,

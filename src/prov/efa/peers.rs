@@ -40,8 +40,8 @@ struct KnownPeer {
 }
 
 impl Peers {
-    /// Number of the peer with this device address; an unknown address gets a new number. What
-    /// `a` says of a peer may be late: a token replaces none that is known.
+    /// Number of the peer with this device address; an unknown address gets a new number. The
+    /// address `a` may be out of date: its token replaces none that is stored.
     #[inline]
     pub(crate) fn of(&mut self, a: &QpAddr) -> PeerId {
         if let Some(p) = self.by_addr.get(a).copied() {
@@ -106,7 +106,7 @@ impl Peers {
     }
 
     /// Lists a peer that may be unused: [`reclaim`] frees its number if nothing refers to it.
-    pub(crate) fn may_be_gone(&mut self, p: PeerId) {
+    pub(crate) fn list_for_reclaim(&mut self, p: PeerId) {
         if let Some(known) = self.all.get_mut(p).filter(|k| !k.listed) {
             known.listed = true;
             self.gone.push_back(p);
@@ -118,7 +118,7 @@ impl Peers {
         if let Some(known) = self.all.get_mut(p) {
             known.removed = true;
         }
-        self.may_be_gone(p);
+        self.list_for_reclaim(p);
     }
 
     /// A peer was inserted into a vector that did not have it.

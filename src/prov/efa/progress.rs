@@ -171,7 +171,7 @@ fn follow_up(s: &mut State, id: u32, over: bool, retries: bool) {
 fn report_down(s: &mut State, id: u32, down: &[(PeerId, Failure)]) {
     for (peer, failure) in down {
         collective::peer_down(s, id, *peer, *failure);
-        s.peers.may_be_gone(*peer);
+        s.peers.list_for_reclaim(*peer);
     }
     if !down.is_empty() {
         s.table.iter().for_each(|t| t.drop_done());

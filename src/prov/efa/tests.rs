@@ -363,7 +363,7 @@ fn a_poll_that_takes_an_event_wakes_the_progress_thread() {
         thread.wake.clear();
         assert!(!thread.wake.wait(0));
     };
-    // Both get to know each other.
+    // Each side gets the other's handshake.
     p.message(src, dst, true);
     back.message(src, dst, true);
 

@@ -2,10 +2,10 @@
 //!
 //! A completion of an EFA adapter has the sender's queue pair number, and its GID only where an
 //! address handle exists. The packet has the qkey, which distinguishes queue pairs that had the
-//! same number one after another: requests carry the sender's whole address until the sender knows
-//! that the receiver has it; other packets carry the connection id, which is the qkey, or nothing.
-//! The latter answer what the adapter has sent, to a peer that it is connected to; but a peer of
-//! this host that has not got our ring's answer yet replies by the adapter to what came by a ring.
+//! same number one after another: requests carry the sender's whole address until the receiver's
+//! handshake has arrived; other packets carry the connection id, which is the qkey, or nothing. The
+//! latter answer what the adapter has sent, to a peer that it is connected to; but a peer of this
+//! host that has not got our ring's answer yet replies by the adapter to what came by a ring.
 
 use crate::device::{Device, QpAddr, QueuePair};
 use crate::proto::PeerId;

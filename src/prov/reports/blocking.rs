@@ -1,10 +1,10 @@
 //! Calls that block: fi_cq_sread(3) and fi_cntr_wait(3), the same for every provider.
 //!
 //! Each looks for what it waits for, arms the wait object and sleeps. A domain whose progress
-//! cannot wait for a descriptor alone says for how long a call may sleep at most.
+//! cannot wait for a descriptor alone limits how long a call may sleep.
 
 use super::cntr::Cntr;
-use super::cq::Cq;
+use super::domain::ReportingDomain;
 use crate::core::Result;
 use crate::device::wait::{wait_interruptibly, WaitSet};
 use crate::prov::contract::{deadline, remaining, shorter, CompletionQueues, Counters, Entry};
@@ -29,18 +29,14 @@ pub(crate) const UNATTACHED_SLEEP_MAX: i32 = 2;
 pub(crate) type Armed = (Arc<WaitSet>, i32);
 
 /// What fi_cq_sread(3) asks of a domain.
-pub(crate) trait BlockingQueues: CompletionQueues {
-    /// Runs `f` on a queue.
-    fn with_cq<R>(&self, cq: u32, f: impl FnOnce(&mut Cq) -> R) -> Result<R>;
+pub(crate) trait BlockingQueues: CompletionQueues + ReportingDomain {
     /// Makes progress and arms the wait object. `FI_EAGAIN` when there is something to read,
     /// `FI_ENOSYS` without a wait object.
     fn prepare_cq(&self, cq: u32) -> Result<Armed>;
 }
 
 /// What fi_cntr_wait(3) asks of a domain.
-pub(crate) trait BlockingCounters: Counters {
-    /// The errors that a counter has, without progress.
-    fn errors(&self, id: u32) -> Result<u64>;
+pub(crate) trait BlockingCounters: Counters + ReportingDomain {
     /// Runs `f` on a counter after progress of its endpoints.
     fn with_cntr<R>(&self, cntr: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R>;
     /// Makes progress and arms the wait object. `FI_EAGAIN` when the counter has reached
@@ -133,7 +129,7 @@ pub(crate) fn wait_cntr(
 ) -> Result<()> {
     let until = deadline(timeout_ms);
     // What the progress of this call finds is a change.
-    let errors = d.errors(cntr)?;
+    let errors = d.peek_cntr(cntr, Cntr::errors)?;
     let waits = d.with_cntr(cntr, |c| c.wait.set.is_some())?;
     loop {
         let ((value, now), watched) = d.with_cntr(cntr, |c| (c.observe(), c.watched))?;

@@ -2,7 +2,7 @@
 //!
 //! Completions and errors come out in the order they went in. A queue that is full grows: nothing
 //! is overwritten and nothing is lost (FI_RM_ENABLED). Entries are written into the caller's buffer
-//! by `abi`, which knows the format; an error keeps its text until the next one is read.
+//! by `abi`, in the queue's format; an error keeps its text until the next one is read.
 
 use super::wait_object::WaitObject;
 use crate::core::fifo::Fifo;

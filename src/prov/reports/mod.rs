@@ -5,6 +5,7 @@ pub(crate) mod blocking;
 pub(crate) mod cntr;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod domain;
 pub(crate) mod endpoint;
 pub(crate) mod flags;
 pub(crate) mod wait_object;
@@ -29,7 +30,7 @@ pub(crate) enum PolledObject {
 }
 
 impl PolledObject {
-    /// The back-off of who reads the object, and the endpoints that report to the object.
+    /// The back-off of the object's readers, and the endpoints that report to the object.
     pub(crate) fn of<'a>(
         self,
         cqs: &'a mut Slab<Cq>,
@@ -102,7 +103,7 @@ pub(crate) fn take_news(cqs: &mut Slab<Cq>, cntrs: &mut Slab<Cntr>) -> Vec<Arc<W
     cqs.chain(cntrs).filter_map(WaitObject::take_news).collect()
 }
 
-/// `FI_EOPBADSTATE`, with a line that says why, for what is bound to an `enabled` endpoint.
+/// `FI_EOPBADSTATE`, with a log line, for what is bound to an `enabled` endpoint.
 pub(crate) fn must_be_new(enabled: bool, what: &str) -> Result<()> {
     if !enabled {
         return Ok(());

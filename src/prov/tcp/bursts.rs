@@ -2,15 +2,15 @@
 //!
 //! A message that leaves at once takes its sender the whole way through the kernels of both hosts,
 //! some 2 us between two of one machine; one that is added to a packet which waits takes 0.4. So
-//! the first [`ALONE`] messages of a burst leave at once, and the kernel is told of more to come
-//! with each further one (MSG_MORE of send(2)). The next call that makes progress or takes
-//! completions ends the burst, and the packet leaves.
+//! the first [`ALONE`] messages of a burst leave at once, and each further one is sent with
+//! MSG_MORE (send(2)). The next call that makes progress or takes completions ends the burst, and
+//! the packet leaves.
 //!
 //! An application that computes after a burst makes no such call for a while. Then the kernel
 //! sends the packet when it is full or when the peer acknowledges what was before it, 0.2 s later
 //! at worst. Messages are held only while the application is known to end its bursts soon (see
-//! [`crate::core::burst`]). What says itself that more follows (FI_MORE), and answers that one call
-//! sends, need no trust.
+//! [`crate::core::burst`]). Messages posted with FI_MORE, and answers that one call sends, are held
+//! in any case.
 //!
 //! Invariant: what is held is in the socket, so that it arrives although the process ends.
 
@@ -26,7 +26,7 @@ pub(crate) struct Bursts {
     /// There is something to do when the burst ends.
     open: bool,
     trust: BurstTrust,
-    /// The next message says itself that more follows.
+    /// The next message was posted with FI_MORE.
     announced: bool,
     /// Messages come from a call that makes progress, which sends them off itself.
     answering: bool,

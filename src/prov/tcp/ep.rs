@@ -32,7 +32,7 @@ pub(crate) struct TcpSrx {
     pub flags: u64,
 }
 
-/// An attempt to connect that has failed, which no operation was told of.
+/// A failed attempt to connect that no operation has reported.
 #[derive(Debug)]
 pub(crate) struct Unreached {
     pub peer: SocketAddr,
@@ -66,7 +66,7 @@ pub(crate) struct TcpEp {
     pub listener: Option<StreamListener>,
     /// Accepted connections that have sent no request yet, the oldest first.
     pub callers: VecDeque<u32>,
-    /// The peer that could last not be connected to, and why, where no operation was told of it.
+    /// The last peer that could not be connected to, and why, where no operation has reported it.
     pub unreached: Option<Unreached>,
     /// Its connections, by peer.
     pub conns: HashMap<PeerId, u32, ByWords>,
@@ -287,7 +287,7 @@ pub(crate) fn option_kind(name: i32) -> Option<(&'static str, OptionValue)> {
     Some((text, OptionValue::Size(0)))
 }
 
-/// The name by which the poller knows an endpoint's listener.
+/// The poller's name for an endpoint's listener.
 pub(crate) fn listener_name(ep: u32) -> u64 {
     1 << 32 | u64::from(ep)
 }
@@ -378,7 +378,7 @@ pub(crate) fn close(s: &mut TcpState, id: u32) -> Result<()> {
     let Some(ep) = s.eps.remove(id) else {
         return Ok(());
     };
-    s.muted.retain(|(e, _)| *e != id);
+    s.paused_listeners.retain(|(e, _)| *e != id);
     if let Some(to) = &ep.eq {
         to.forget();
     }

@@ -1,5 +1,5 @@
-//! A peer that sends whatever it likes on a connection: the harness of the fuzz target
-//! `tcp_hostile` and of a seeded test.
+//! A peer that sends arbitrary bytes on a connection: the harness of the fuzz target `tcp_hostile`
+//! and of a seeded test.
 //!
 //! A byte string is a script ([`Script`]): it chooses what our side does and which bytes arrive,
 //! headers that are almost right among them. Invariants:

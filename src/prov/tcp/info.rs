@@ -382,7 +382,7 @@ fn place(i: &mut Info, src: SocketAddr, at: Option<&InterfaceAddr>, named: bool)
     if let Some(f) = &mut i.fabric {
         f.name = Some(network(at));
     }
-    // Loopback does not reach other hosts, which whoever names its address knows.
+    // Loopback reaches no other host: FI_REMOTE_COMM is offered only where its address was named.
     if at.loopback && !named {
         i.caps &= !FI_REMOTE_COMM;
         if let Some(d) = &mut i.domain {

@@ -56,9 +56,8 @@ fn start(
     let given = common.flags_or(ep.tx_flags);
     let unsignaled = common.unsignaled(data.injected());
     let kind = CntrKind::of(flags);
-    // Of an injected message whose success nobody is told of no confirmation is asked: MPI
-    // libraries have a confirmed completion level as the default of an endpoint, and inject most
-    // messages.
+    // An injected message whose success is not reported asks for no confirmation: MPI libraries
+    // have a confirmed completion level as the default of an endpoint, and inject most messages.
     let counted = ep.cntrs.of(kind).is_some();
     let end_is_reported = kind != CntrKind::Send || !unsignaled || counted;
     let mut op = TxOp {
@@ -86,8 +85,8 @@ fn start(
             open.then_some(n).ok_or(FI_ENOTCONN)?
         }
     };
-    // Nobody is told when a silent operation ends, so that the endpoint may be closed at once: what
-    // is accepted has to be in the socket, not to wait for a connection.
+    // The end of an unsignaled operation is not reported, so that the endpoint may be closed at
+    // once: the data has to be in the socket, not to wait for a connection.
     let waits = |c: &Conn| !has_room(c, most) || unsignaled && c.state != ConnState::Open;
     if s.conns.get(conn).is_some_and(waits) {
         // Makes progress for callers that try again without reading a queue. What is read may
@@ -537,7 +536,7 @@ mod tests {
 
     /// MPICH injects short messages through endpoints with FI_TRANSMIT_COMPLETE.
     #[test]
-    fn a_message_is_confirmed_only_if_somebody_is_told() {
+    fn a_message_is_confirmed_only_if_its_completion_is_reported() {
         let Connected {
             mut s, ep, mut far, ..
         } = connected(ByteOrder::Host, Stream::pair().unwrap()).unwrap();

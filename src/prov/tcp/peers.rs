@@ -131,7 +131,7 @@ impl TcpAv {
         Ok(())
     }
 
-    /// Lets go of every peer, as the vector is closed.
+    /// Releases every peer, as the vector is closed.
     pub(crate) fn clear(&mut self, peers: &mut TcpPeers) {
         for (_, e) in self.entries.iter() {
             peers.release(e.peer);

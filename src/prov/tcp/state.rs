@@ -43,7 +43,7 @@ pub(crate) struct TcpState {
     /// Connections that have a deadline: they are being made.
     pub making: Vec<u32>,
     /// Endpoints whose listener is not looked at until then: no connection could be taken in.
-    pub muted: Vec<(u32, Instant)>,
+    pub paused_listeners: Vec<(u32, Instant)>,
     /// Receive buffer of all connections, for bytes that do not go straight to their place.
     pub buf: Vec<u8>,
     pub ready: Vec<Ready>,
@@ -80,7 +80,7 @@ pub(crate) struct TxOp {
     pub silent: bool,
 }
 
-/// What a receive's completion says of its message.
+/// The fields of a receive's completion that come from its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MsgInfo {
     pub from: PeerId,
@@ -120,7 +120,7 @@ impl TcpState {
             mem,
             mr_cntrs: Vec::new(),
             making: Vec::new(),
-            muted: Vec::new(),
+            paused_listeners: Vec::new(),
             buf: vec![0; BUFFER],
             ready: Vec::with_capacity(crate::device::poller::READY_MAX),
             last_active: NO_CONN,

@@ -20,7 +20,7 @@ pub(crate) const CONTROL_DATA_MAX: usize = 256;
 
 /// The message carries data for the receiver's completion.
 pub(crate) const REMOTE_CQ_DATA: u16 = 1 << 0;
-/// The sender wants an acknowledgement.
+/// The sender asks for an acknowledgement.
 pub(crate) const DELIVERY_COMPLETE: u16 = 1 << 2;
 /// The same, and that the data is in persistent memory.
 pub(crate) const COMMIT_COMPLETE: u16 = 1 << 3;
@@ -194,7 +194,7 @@ pub(crate) fn head_len(base: &[u8; BASE]) -> Result<usize, Malformed> {
     }
 }
 
-/// Reads a header of the length that [`head_len`] says.
+/// Reads a header of the length that [`head_len`] returned.
 #[inline]
 pub(crate) fn parse(bytes: &[u8], order: ByteOrder) -> Result<Head, Malformed> {
     let (base, rest) = bytes

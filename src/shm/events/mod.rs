@@ -44,7 +44,7 @@ pub(crate) struct EventThread {
     /// Initiators with unsignaled accesses, and the descriptor that announces a new one.
     initiators: Mutex<Vec<PendingInitiator>>,
     bell: WaitSet,
-    /// Signalled with each answer to a call, for those who wait for one. (Endpoints' own signals
+    /// Signalled with each answer to a call, for threads that wait for one. (Endpoints' own signals
     /// are for callers that are blocked on a queue: another must not take them.)
     answers: WaitSet,
     /// A reserve descriptor: closed for a moment when no other is left

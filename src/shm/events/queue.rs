@@ -57,7 +57,7 @@ impl EventQueue {
 
     /// Takes the answer to our request on connection `id` out of the queue, if it has arrived. The
     /// end of the connection is returned, and stays in the queue as well.
-    pub(crate) fn answer(&self, id: u64) -> Option<RingEvent> {
+    pub(crate) fn take_answer(&self, id: u64) -> Option<RingEvent> {
         let mut l = self.lock();
         if l.iter()
             .any(|n| matches!(n, RingEvent::End(conn) if *conn == id))

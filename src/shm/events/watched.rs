@@ -36,7 +36,7 @@ impl WatchedSocket {
         }
     }
 
-    /// Ends a connection, or listening, also for whoever else has the socket open.
+    /// Ends a connection, or listening, also for other holders of the socket.
     fn shut(&self) {
         // SAFETY: no pointers are passed.
         unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
@@ -49,8 +49,8 @@ pub(super) struct Watch {
     pub socket: WatchedSocket,
     /// Address of the peer of an incoming connection, from its greeting.
     pub from: OnceLock<QpAddr>,
-    /// The connection has ended: whoever copies from or to the peer's memory sees it here before
-    /// the endpoint handles [`RingEvent::End`].
+    /// The connection has ended: copies from and to the peer's memory check this before the
+    /// endpoint handles [`RingEvent::End`].
     pub ended: Arc<AtomicBool>,
 }
 
@@ -190,9 +190,9 @@ impl EventThread {
         self.unwatch(&mut self.lock(), id);
     }
 
-    /// Takes a listener or connection out of the epoll set, too. Closing alone does so only once
-    /// nobody has the socket open: until the endpoint, or a forked child, has closed it, a peer
-    /// that is gone would keep the thread awake.
+    /// Takes a listener or connection out of the epoll set, too. Closing alone does so only once no
+    /// process has the socket open: until the endpoint, or a forked child, has closed it, a peer
+    /// that has ended would wake the thread again and again.
     pub(super) fn unwatch(&self, w: &mut WatchState, id: u64) {
         let Some((watch, process)) = w.remove(id) else {
             return;
@@ -229,8 +229,8 @@ impl EventThread {
         pid.is_some_and(is_stopped)
     }
 
-    /// Whether the process at the other end of a connection has ended, even if no event says so
-    /// yet.
+    /// Whether the process at the other end of a connection has ended, even if no event has
+    /// reported that yet.
     #[cold]
     pub(crate) fn peer_exited(&self, id: u64) -> bool {
         let w = self.lock();

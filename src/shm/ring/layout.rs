@@ -31,9 +31,9 @@ pub(crate) const LINE: usize = 64;
 pub(crate) const TAKEN: usize = 2 * LINE;
 /// Whether the reader pauses messages; 32 bits.
 pub(crate) const RX_PAUSED: usize = TAKEN + 8;
-/// Whether the reader wants a wake-up with the next record; 32 bits.
+/// Whether the reader is to be woken by the next record; 32 bits.
 pub(crate) const RX_ARMED: usize = TAKEN + 12;
-/// Whether the writer wants a wake-up when there is room; 32 bits.
+/// Whether the writer is to be woken when there is room; 32 bits.
 pub(crate) const TX_ARMED: usize = TAKEN + 16;
 
 /// Whether the reader is gone, 64 bits: in the line of the words by which the writer names regions

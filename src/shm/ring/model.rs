@@ -62,7 +62,7 @@ impl Processor {
 }
 
 impl Machine {
-    /// `RingWriter::write` and `RingWriter::want`. `false` when it can do nothing.
+    /// `RingWriter::write` and `RingWriter::request_wakeup`. `false` when it can do nothing.
     fn write(&mut self) -> bool {
         let (w, memory) = (&mut self.writer, &mut self.memory);
         let slot = usize::from(w.done) % SLOTS;
@@ -195,7 +195,7 @@ fn search(barrier: bool) -> (usize, bool) {
 }
 
 #[test]
-fn records_come_in_order_and_nobody_sleeps_for_ever() {
+fn records_come_in_order_and_no_wake_up_is_lost() {
     let (states, stuck) = search(true);
     assert!(!stuck && states > 1000, "{states} states");
 }

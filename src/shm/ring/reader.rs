@@ -265,7 +265,7 @@ impl RingReader {
     /// that and has to be woken.
     #[inline]
     pub(crate) fn settle(&mut self) -> bool {
-        self.claim.settle(&self.map, self.at) && self.wanted()
+        self.claim.settle(&self.map, self.at) && self.take_wakeup_request()
     }
 
     /// Takes the record of length `len` that was looked at. `true` when the writer sleeps and has
@@ -278,11 +278,12 @@ impl RingReader {
         }
         self.given = self.at;
         self.map.word(TAKEN).store(self.at, Release);
-        self.wanted()
+        self.take_wakeup_request()
     }
 
-    /// Whether the writer waits for room. Clears the flag: the caller has to wake the writer.
-    fn wanted(&self) -> bool {
+    /// Clears the writer's request for a wake-up. Returns whether there was one: the caller has to
+    /// wake the writer.
+    fn take_wakeup_request(&self) -> bool {
         // The writer tests again after it has set the flag.
         fence(SeqCst);
         let wanted = self.map.half(TX_ARMED);
@@ -333,6 +334,6 @@ impl RingReader {
     /// Pauses messages, or lets them go on. `true` when the writer waits and has to be woken.
     pub(crate) fn hold(&self, on: bool) -> bool {
         self.map.half(RX_PAUSED).store(u32::from(on), Relaxed);
-        !on && self.wanted()
+        !on && self.take_wakeup_request()
     }
 }

@@ -48,8 +48,8 @@ impl RingSegment {
         self.0.close_fd();
     }
 
-    /// Whether the reader has let go of the ring. Whoever has marked a region as in use before it
-    /// asks is seen by the reader's process, however the two meet.
+    /// Whether the reader has released the ring. The reader's process sees a region that was marked
+    /// as in use before this call, in every interleaving of the two.
     #[inline(always)]
     pub(crate) fn reader_gone(&self) -> bool {
         self.word(READER_GONE).load(Acquire) != 0
@@ -132,7 +132,7 @@ impl RingSegment {
         let first: *const u8 = self.place(DATA + at).cast();
         let line = |i: usize| first.wrapping_add(i * LINE);
         if n >= LINES_REQUESTED {
-            // The compiler knows how many: no loop is left.
+            // The count is a constant: the compiler leaves no loop.
             return (0..LINES_REQUESTED)
                 .step_by(AT_ONCE)
                 .for_each(|i| hmem::prefetch_write_16(line(i)));

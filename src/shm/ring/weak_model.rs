@@ -63,7 +63,7 @@ struct RingSide {
     view: View,
     /// Wake-ups that it has not taken.
     woken: u8,
-    /// The writer: what it knows of TAKEN.
+    /// The writer: the newest TAKEN that it has read.
     limit: u8,
 }
 
@@ -186,7 +186,7 @@ impl WeakMachine {
         self
     }
 
-    /// `RingWriter::write` and `RingWriter::want`: what may follow.
+    /// `RingWriter::write` and `RingWriter::request_wakeup`: what may follow.
     fn write(&self, o: Orders) -> Vec<WeakMachine> {
         let w = &self.writer;
         let slot = usize::from(w.done) % SLOTS;

@@ -42,7 +42,7 @@ pub(crate) struct RingWriter {
 pub(crate) enum WriteBlocked {
     /// No room before the reader takes something.
     Room,
-    /// The reader wants no messages now.
+    /// The reader has paused messages.
     Paused,
 }
 
@@ -111,9 +111,10 @@ impl RingWriter {
         self.map.half(RX_ARMED).load(Relaxed) != 0
     }
 
-    /// Whether `count` records of `len` bytes have room now.
+    /// Returns whether `count` records of `len` bytes have room now. Reads the reader's position
+    /// where the last known one leaves too little.
     #[inline]
-    pub(crate) fn fits(&mut self, count: usize, len: usize) -> bool {
+    pub(crate) fn find_room(&mut self, count: usize, len: usize) -> bool {
         let pos = self.at as usize % SIZE;
         let here = self.used.saturating_sub(pos) / span(len);
         let wrap = if here < count {
@@ -121,23 +122,23 @@ impl RingWriter {
         } else {
             0
         };
-        self.has(wrap + count * span(len))
+        self.find_bytes(wrap + count * span(len))
     }
 
-    /// Whether so many bytes are free, and the line of the word after them.
+    /// As [`RingWriter::find_room`], for so many bytes and the line of the word after them.
     #[inline(always)]
-    fn has(&mut self, bytes: usize) -> bool {
-        self.at + (bytes + LINE) as u64 <= self.limit || self.has_now(bytes)
+    fn find_bytes(&mut self, bytes: usize) -> bool {
+        self.at + (bytes + LINE) as u64 <= self.limit || self.refresh_limit(bytes)
     }
 
     #[inline(never)]
-    fn has_now(&mut self, bytes: usize) -> bool {
+    fn refresh_limit(&mut self, bytes: usize) -> bool {
         self.limit = self.given() + SIZE as u64;
         self.at + (bytes + LINE) as u64 <= self.limit
     }
 
     /// Asks the reader to wake us when what stopped us is over; `false` when it is.
-    pub(crate) fn want(&self, why: WriteBlocked) -> bool {
+    pub(crate) fn request_wakeup(&self, why: WriteBlocked) -> bool {
         self.map.half(TX_ARMED).store(1, Relaxed);
         fence(SeqCst);
         let stopped = match why {
@@ -152,7 +153,7 @@ impl RingWriter {
 
     /// Asks the reader to wake us when it has done something; `false` when there is no need any
     /// more.
-    pub(crate) fn want_done(&self, ended: impl Fn() -> bool) -> bool {
+    pub(crate) fn request_done_wakeup(&self, ended: impl Fn() -> bool) -> bool {
         self.map.half(TX_ARMED).store(1, Relaxed);
         fence(SeqCst);
         !ended()
@@ -168,7 +169,7 @@ impl RingWriter {
         self.taken().min(self.at).min(self.kept)
     }
 
-    /// How far the reader says that it has come.
+    /// How far the reader has read, as it has published.
     pub(crate) fn taken(&self) -> u64 {
         self.map.word(TAKEN).load(Acquire)
     }
@@ -258,7 +259,7 @@ impl RingWriter {
 
     /// Copies the answer to the access at position `start`.
     #[inline]
-    pub(crate) fn answer(&self, start: u64, into: Piece) {
+    pub(crate) fn copy_answer(&self, start: u64, into: Piece) {
         let at = self.word_at(start) + 8 + rma::HEAD;
         self.map.get_piece(at, into.len(), into);
     }
@@ -303,7 +304,7 @@ impl RingWriter {
         }
         if self.at as usize % SIZE + need > self.used {
             self.wrap(need)?;
-        } else if !self.has(need) {
+        } else if !self.find_bytes(need) {
             return Err(WriteBlocked::Room);
         }
         let at = DATA + self.at as usize % SIZE + 8;
@@ -320,7 +321,7 @@ impl RingWriter {
     fn wrap(&mut self, need: usize) -> core::result::Result<(), WriteBlocked> {
         let pos = self.at as usize % SIZE;
         let rest = SIZE - pos;
-        if !self.has(rest + need) {
+        if !self.find_bytes(rest + need) {
             return Err(WriteBlocked::Room);
         }
         self.map.word(DATA).store(0, Relaxed);
@@ -455,7 +456,7 @@ mod tests {
         }
         assert!(n > SMALL / 1100 && n < SMALL / 1000);
         // It sleeps until there is room, and is woken once.
-        assert!(!w.fits(1, 1000) && w.want(WriteBlocked::Room));
+        assert!(!w.find_room(1, 1000) && w.request_wakeup(WriteBlocked::Room));
         let (mut got, mut woken) = (Vec::new(), 0);
         while let Lookup::Record(rec) = r.next_record() {
             let len = rec.len;
@@ -463,9 +464,9 @@ mod tests {
             n -= 1;
         }
         assert_eq!((n, woken), (0, 1));
-        assert!(!w.want(WriteBlocked::Room) && w.fits(1, 1000));
-        assert!(!r.hold(true) && w.want(WriteBlocked::Paused));
-        assert!(r.hold(false) && !w.want(WriteBlocked::Paused));
+        assert!(!w.request_wakeup(WriteBlocked::Room) && w.find_room(1, 1000));
+        assert!(!r.hold(true) && w.request_wakeup(WriteBlocked::Paused));
+        assert!(r.hold(false) && !w.request_wakeup(WriteBlocked::Paused));
         r.hold(true);
         assert_eq!(
             w.write(HELD, &[2], &UserMem::EMPTY, &[]),
@@ -493,7 +494,7 @@ mod tests {
         let mut rng = Rng::new(5);
         for i in 0..20_000 {
             let (count, len) = (1 + rng.bits() as usize % 9, rng.bits() as usize % 9000);
-            if w.fits(count, len) {
+            if w.find_room(count, len) {
                 for _ in 0..count {
                     let done = w.write(PLAIN, &vec![7; len], &UserMem::EMPTY, &[]);
                     assert_eq!(done, Ok(false), "{i}");

@@ -115,8 +115,7 @@ pub(crate) fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u
     };
     // SAFETY: the local pieces are lent by the application (see `UserMem::new`), a slice that is
     // only read, or lie in shared memory that stays mapped as long as the borrow; what is read or
-    // written in the other process is what it has published for that, as its table said a moment
-    // ago.
+    // written in the other process is what its table has published for that.
     let moved = unsafe {
         if write {
             libc::process_vm_writev(pid, iov.as_ptr(), n, &far, 1, 0)
@@ -127,7 +126,7 @@ pub(crate) fn copy(pid: i32, write: bool, local: &LocalBuffer, off: usize, at: u
     usize::try_from(moved).unwrap_or(0)
 }
 
-/// Whether the system has just said that there is no such process.
+/// Whether the last call failed because there is no such process.
 pub(crate) fn process_gone() -> bool {
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }

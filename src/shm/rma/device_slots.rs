@@ -3,7 +3,7 @@
 //!
 //! A region of device memory has an entry as any other, which names a slot with the handle. All
 //! peers see the table, and a handle opens a whole allocation: the words of a slot are sealed by
-//! the region's key, so that only a peer that was told the key can read them.
+//! the region's key, so that only a peer that has the key can read them.
 
 use crate::core::slab::Slab;
 use crate::hmem::{IpcHandle, MemKind, IPC_WORDS};

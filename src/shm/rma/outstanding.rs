@@ -253,7 +253,7 @@ impl OutstandingRma {
                 }
             }
             if status == Status::Ok && !d.into.is_empty() {
-                ring.answer(d.start, d.into);
+                ring.copy_answer(d.start, d.into);
             }
             flow = each(&d.done, status);
             if flow == Flow::Deferred {
@@ -337,7 +337,7 @@ impl OutstandingRma {
         };
         let ended = || done(ring.file()).0 >= d.end;
         // A target wakes initiators that wait for atomics only.
-        !ended() && d.atomic && ring.want_done(ended)
+        !ended() && d.atomic && ring.request_done_wakeup(ended)
     }
 
     /// Ends all accesses of a peer that is gone: those that are not done fail.

@@ -292,7 +292,7 @@ impl TxRings {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return true;
         };
-        let fits = o.ring.fits(count, len);
+        let fits = o.ring.find_room(count, len);
         if !fits && o.blocked(WriteBlocked::Room) {
             self.stopped.push(peer);
         }
@@ -316,7 +316,10 @@ impl TxRings {
         let mut quiet = self.pending_routes == 0;
         for peer in self.stopped.drain(..) {
             if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
-                quiet &= o.stopped.take().is_none_or(|why| o.ring.want(why));
+                quiet &= o
+                    .stopped
+                    .take()
+                    .is_none_or(|why| o.ring.request_wakeup(why));
             }
         }
         quiet

@@ -136,7 +136,7 @@ impl TxRings {
             if !call.stopped {
                 EventThread::poll_events();
             }
-            if let Some(RingEvent::Accepted(_, remote_table)) = self.shared.answer(conn) {
+            if let Some(RingEvent::Accepted(_, remote_table)) = self.shared.take_answer(conn) {
                 self.accepted(conn, remote_table);
             }
         }

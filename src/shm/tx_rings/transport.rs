@@ -178,7 +178,7 @@ pub(in crate::shm) const MESSAGE_MAX: usize = RECORD_MAX - 16;
 pub(in crate::shm) const RMA_MAX: usize = RECORD_MAX - crate::shm::ACCESS_HEAD;
 
 impl TxRings {
-    /// Sends a message whose completion says that the peer has taken it in. Its first word is data
+    /// Sends a message whose completion means that the peer has received it. Its first word is data
     /// for the peer's completion.
     fn send_confirmed(&mut self, done: Completion, head: RecordHead, data: Payload) -> Verdict {
         let lent;

@@ -1,10 +1,9 @@
 //! When the acknowledgement of a message waits for a packet to go with.
 //!
 //! Where traffic goes both ways an acknowledgement costs nothing if it waits for the answer. Where
-//! the application goes on computing instead, nobody polls, and the sender learns only by the
-//! thread's next look, a millisecond later, that its message has arrived. Each such delay asks for
-//! twice as many prompt answers before the next acknowledgement waits: as TCP leaves its
-//! "pingpong" mode, but for longer each time.
+//! the application computes instead of polling, the acknowledgement leaves with the next pass of
+//! the thread, a millisecond later. Each such delay asks for twice as many prompt answers before
+//! the next acknowledgement waits: as TCP leaves its "pingpong" mode, but for longer each time.
 
 /// Nanoseconds within which a packet is an answer to a message.
 const PROMPT: u64 = 100_000;

@@ -51,7 +51,7 @@ impl Engine {
     }
 
     /// The peer refused a packet: its operation ends with that status.
-    pub(super) fn refused(&mut self, part: TxPart, status: Status, list: &mut Vec<Event>) {
+    pub(super) fn handle_refusal(&mut self, part: TxPart, status: Status, list: &mut Vec<Event>) {
         let Some(op) = self.ops.get_mut(part.op) else {
             return;
         };
@@ -92,8 +92,8 @@ impl Engine {
         dead.dedup();
         for oi in dead {
             if let Some(op) = self.ops.get_mut(oi) {
-                // The answer to a read that has left in full did its work, as far as this side can
-                // know: its reader may have ended with the data.
+                // A response to a read that was sent in full counts as done: the reader may have
+                // received the data before it ended.
                 let answered = matches!(op.kind, EngineOpKind::ReadResp { .. }) && op.cut;
                 if op.status == Status::Ok && !answered {
                     op.status = status;
@@ -130,7 +130,7 @@ impl Engine {
         self.service_sessions(now);
         let timeout = self.cfg.timeout;
         if pause > timeout / 4 && !self.active.is_empty() {
-            self.excuse(pause, now);
+            self.discount_pause(pause, now);
         }
         let mut i = 0;
         while let Some(pi) = self.active.get(i).copied() {
@@ -184,14 +184,14 @@ impl Engine {
         }
     }
 
-    /// This process has not run for so long (a debugger, a suspended job): what the peers said
-    /// meanwhile waits in the socket, and their silence does not count.
-    fn excuse(&mut self, pause: u64, now: u64) {
+    /// This process has not run for so long (a debugger, a suspended job): what the peers sent
+    /// meanwhile waits in the socket, and the pause does not count as a time without packets.
+    fn discount_pause(&mut self, pause: u64, now: u64) {
         for pi in &self.active {
             let Some(p) = self.peers.get_mut(*pi) else {
                 continue;
             };
-            p.tx.excuse(pause, now);
+            p.tx.discount_pause(pause, now);
             p.last_rx_at = now.min(p.last_rx_at.saturating_add(pause));
             if let SessionState::HelloSent { since, .. } = &mut p.session.state {
                 *since = now.min(since.saturating_add(pause));

@@ -133,7 +133,7 @@ impl Engine {
                 let payload = arena.get(place).unwrap_or(&[]);
                 let refused = self.selective(pi, &h, payload, words, errs, now);
                 for (part, status) in refused {
-                    self.refused(part, status, sink.list);
+                    self.handle_refusal(part, status, sink.list);
                 }
                 if bye {
                     if let Some(p) = self.peers.get(pi) {

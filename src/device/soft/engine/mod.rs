@@ -42,7 +42,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
-/// Messages held for an application that does not poll, before senders are told to wait.
+/// Messages held for an application that does not poll, before the engine refuses further ones.
 const BACKLOG_MSGS: usize = 4096;
 /// Bytes of such messages.
 const BACKLOG_BYTES: usize = 8 << 20;
@@ -66,7 +66,7 @@ const REFUSALS: u64 = 64;
 const PROBE_TIMEOUTS: u64 = 6;
 /// Time-outs after which one packet that never arrives ends a session, although others do.
 const STUCK_TIMEOUTS: u64 = 3;
-/// Rejected datagrams after which the kernel is told to drop them.
+/// Rejected datagrams after which a socket filter drops them in the kernel.
 const STRANGERS: u32 = 64;
 /// Offset in a read response without data: the region was closed during the read.
 const READ_GONE: u64 = u64::MAX;
@@ -82,7 +82,7 @@ pub(crate) struct EngineConfig {
     pub message: usize,
     /// Operations under way at most.
     pub depth: usize,
-    /// Silence, in nanoseconds, after which a peer that has to answer counts as unresponsive.
+    /// Nanoseconds without a packet after which a peer that has to answer counts as unresponsive.
     pub timeout: u64,
     /// Whether runs of packets are sent by UDP segmentation offload (udp(7), UDP_SEGMENT).
     pub gso: bool,
@@ -530,7 +530,8 @@ impl Engine {
         !self.backlog.is_empty()
     }
 
-    /// Before anybody waits for datagrams at [`Engine::fd`]: takes in what has arrived elsewhere.
+    /// Receives what has arrived at the connected socket. Call this before a wait for
+    /// [`Engine::fd`], which is the other socket.
     pub(crate) fn before_wait(&mut self, now: u64) {
         if self.sock.peer().is_none() {
             return;

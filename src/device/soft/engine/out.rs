@@ -83,7 +83,7 @@ impl Engine {
             }
             EngineOpKind::ReadResp { id, key, addr, .. } => {
                 // The region may have been closed after the request was accepted: then the response
-                // says so instead of carrying data.
+                // reports this instead of carrying data.
                 let at = addr.wrapping_add(part.off);
                 let regions = self.mem.access();
                 let (answer, off) = match regions.find(key, at, u64::from(part.len), FI_REMOTE_READ)

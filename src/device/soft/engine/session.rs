@@ -128,7 +128,7 @@ pub(super) struct Sessions {
     last: u32,
     /// Tokens of sessions that have ended.
     ended: Recent<u64>,
-    /// Queue pairs that have said BYE.
+    /// Queue pairs that have sent BYE.
     closed: Recent<QpAddr>,
     /// RESETs that may be sent until the next [`Engine::service`].
     resets: u32,
@@ -213,7 +213,7 @@ impl Sessions {
             && !self.ended.contains(&h.dst)
     }
 
-    /// A queue pair has said BYE. A service may begin again under the same address; the key of
+    /// A queue pair has sent BYE. A service may begin again under the same address; the key of
     /// another queue pair is random, and its address never comes again.
     pub(super) fn closed(&mut self, addr: QpAddr) {
         if addr.qkey != public_key(addr.qpn) {

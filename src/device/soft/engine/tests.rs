@@ -70,7 +70,7 @@ fn messages_in_part_are_bounded_for_each_peer() {
     assert!(e.prepare_part(other, &part(999, 100), true, &arena));
     assert!(e.prepare_part(one, &part(0, 200), true, &arena));
     assert_eq!(e.peers.get(one).unwrap().parts.len(), PARTIAL_MAX);
-    // All peers together: beyond a bound, nobody has a second one.
+    // All peers together: beyond a bound, no peer has a second one.
     e.incomplete = INCOMPLETE_MAX;
     assert!(!e.prepare_part(other, &part(998, 100), true, &arena));
     let late = e.peer(&QpAddr { qpn: 3, ..peers[0] }, 1);

@@ -1,14 +1,14 @@
 //! Congestion control: CUBIC (RFC 9438), which leaves slow start by HyStart++ (RFC 9406).
 //!
 //! [`Cubic`] decides how many packets may be under way to one peer, and so shares a link with the
-//! TCP connections on it. It is told of acknowledgements and losses; time is an argument, in
+//! TCP connections on it. Acknowledgements and losses are its inputs; time is an argument, in
 //! nanoseconds. The window grows only on acknowledgements of packets that were sent while the
 //! window was full, so that an application that sends little does not collect a large one.
 
 use super::{dist, MS, WINDOW};
 
 /// Window of a new flow, packets: those of one burst that any receive buffer holds. TCP starts with
-/// 10 (RFC 6928), and sends them to strangers; our peers are one application's.
+/// 10 (RFC 6928), for peers anywhere on the internet; our peers belong to one application.
 const INITIAL: f64 = 64.0;
 /// Least window, packets.
 const LEAST: f64 = 2.0;
@@ -18,7 +18,7 @@ const C: f64 = 0.4;
 /// Growth in packets a round trip that is as fair as TCP Reno's, for [`BETA`] (RFC 9438, 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// What an acknowledgement says to the congestion control.
+/// The part of an acknowledgement that the congestion control uses.
 pub(super) struct Acked {
     /// Packets newly acknowledged.
     pub packets: u32,
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(c.window(), 700);
         let k = (300.0f64 / 0.4).cbrt();
         let at = |c: &mut Cubic, seconds: f64| {
-            // Many acknowledgements, so that the window is what the function says.
+            // Many acknowledgements, so that the window is the value of the function.
             let now = (seconds * 1e9) as u64;
             for _ in 0..20_000 {
                 let mut a = ack(1, true);

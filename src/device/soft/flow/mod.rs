@@ -1,9 +1,9 @@
 //! Reliability between two queue pairs, as two state machines without sockets and clocks.
 //!
 //! [`TxFlow`] numbers packets, keeps them until they are acknowledged and decides what to send
-//! again; how much may be under way is what `cubic` says (RFC 9438). [`RxFlow`] remembers which
-//! numbers have arrived and says so in acknowledgements. Time is an argument, in nanoseconds.
-//! Numbers wrap; comparisons are by signed distance.
+//! again; `cubic` (RFC 9438) limits how much is under way. [`RxFlow`] records which numbers have
+//! arrived and reports them in acknowledgements. Time is an argument, in nanoseconds. Numbers wrap;
+//! comparisons are by signed distance.
 
 mod cubic;
 mod rx;

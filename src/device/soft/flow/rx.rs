@@ -1,4 +1,4 @@
-//! The receiving half of a flow: which packets have arrived, and what an acknowledgement says.
+//! The receiving half of a flow: which packets have arrived, and the contents of acknowledgements.
 
 use super::{dist, WINDOW};
 use crate::device::soft::packet::{MAX_ERRS, MAX_WORDS};

@@ -192,7 +192,8 @@ fn a_lost_tail_is_found_by_a_probe() {
     assert!(tx.idle());
 }
 
-/// A network that reorders costs some packets twice, until the flow knows by how much it does.
+/// A network that reorders causes some packets to be sent twice, until the flow has measured by how
+/// much it reorders.
 #[test]
 fn a_network_that_reorders_is_learned() {
     let net = Network {

@@ -1,10 +1,11 @@
 //! The sending half of a flow: packets under way, what counts as lost, when to probe.
 //!
 //! Losses are found as RFC 9002, section 6, finds them: by acknowledgements of packets that were
-//! sent later. Silence marks nothing as lost, because a peer that another process keeps from its
-//! processor is silent, too: it is answered by a probe (6.2), whose acknowledgement tells what is
-//! missing. A packet that is sent again keeps its number, so that only packets sent once tell round
-//! trips (Karn's algorithm) and what was sent before them.
+//! sent later. A time without acknowledgements marks nothing as lost, because a peer whose
+//! processor runs another process sends none, either: after it a probe (6.2) is sent, whose
+//! acknowledgement shows what is missing. A packet that is sent again keeps its number, so that
+//! only packets sent once measure round trips (Karn's algorithm) and show what was sent before
+//! them.
 
 use super::cubic::{Acked, Cubic};
 use super::{dist, MS, WINDOW};
@@ -425,8 +426,9 @@ impl<T> TxFlow<T> {
         }
     }
 
-    /// The caller itself has paused for so long, up to `now`: the peer's silence begins later.
-    pub(crate) fn excuse(&mut self, pause: u64, now: u64) {
+    /// The caller itself has paused for so long, up to `now`: the pause does not count as a time
+    /// without acknowledgements.
+    pub(crate) fn discount_pause(&mut self, pause: u64, now: u64) {
         self.progress_at = now.min(self.progress_at.saturating_add(pause));
         self.oldest_since = now.min(self.oldest_since.saturating_add(pause));
     }

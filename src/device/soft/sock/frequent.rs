@@ -15,7 +15,7 @@ const OTHER: u32 = 4;
 /// Times that a peer is passed over, as frequent as it may be, after a socket could not be had.
 const PASSED_OVER: u32 = 1000;
 
-/// Whom the last datagrams came from.
+/// The peer that most of the last datagrams came from.
 pub(super) struct FrequentPeer {
     at: SocketAddr,
     count: u32,
@@ -23,7 +23,7 @@ pub(super) struct FrequentPeer {
 }
 
 impl FrequentPeer {
-    /// Nobody yet; `own` is no peer's address.
+    /// Without a peer; `own` is no peer's address.
     pub(super) fn new(own: SocketAddr) -> FrequentPeer {
         FrequentPeer {
             at: own,

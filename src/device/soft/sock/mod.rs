@@ -7,7 +7,7 @@
 //! While most datagrams come from one peer, a second socket on the same port is connected to it
 //! ([`frequent`]): the kernel then looks up no route for a datagram in either direction. Datagrams
 //! of others arrive at the first socket, as they always do. The second exists only while the
-//! application polls: whoever waits for datagrams waits for the first ([`Sock::leave_peer`]).
+//! application polls: a blocked call waits for the first ([`Sock::leave_peer`]).
 
 mod filter;
 mod frequent;
@@ -247,7 +247,7 @@ impl Sock {
         self.first.recv(arena, out).1
     }
 
-    /// The last receive found a datagram of this peer, and none of a stranger.
+    /// The last receive found a datagram of this peer, and none of another sender.
     #[inline]
     pub(crate) fn heard(&mut self, from: SocketAddr) {
         self.frequent.heard(from, self.share);
@@ -262,7 +262,7 @@ impl Sock {
     }
 
     /// Connects a socket to the peer that most datagrams come from, if it pays. The caller polls,
-    /// and calls [`Sock::leave_peer`] before anybody waits for datagrams at [`Sock::fd`].
+    /// and calls [`Sock::leave_peer`] before a wait for datagrams at [`Sock::fd`].
     #[inline(always)]
     pub(crate) fn connect_to_frequent(&mut self) {
         if let (None, Some(to)) = (&self.connected, self.frequent.settled()) {
@@ -318,7 +318,7 @@ impl Sock {
         let Some(s) = self.connected.as_mut().filter(|_| self.leaving.is_none()) else {
             return;
         };
-        // Nobody sends from there. A child of fork(2) may keep the socket open.
+        // No peer sends from this port. A child of fork(2) may keep the socket open.
         let nobody = SocketAddr::new(self.ip, 1);
         match s.connect(&nobody) {
             Ok(()) => self.leaving = Some(LEAVING_ERRORS),

@@ -45,7 +45,7 @@ pub(super) fn to_sys(a: &SocketAddr) -> Name {
 pub(super) fn from_sys(s: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(s.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says that this storage holds a sockaddr_in.
+            // SAFETY: the family shows that this storage holds a sockaddr_in.
             let v = unsafe { (&raw const *s).cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(v.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v.sin_port)))

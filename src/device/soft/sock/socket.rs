@@ -82,7 +82,7 @@ impl Socket {
         if fd < 0 {
             return Err(errno());
         }
-        // SAFETY: the descriptor is nobody else's.
+        // SAFETY: the descriptor is new and owned here.
         let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })?.into_raw_fd();
         let s = Socket {
             fd,
@@ -147,7 +147,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Which network namespace it is in (socket(7)), where the system says so.
+    /// Which network namespace it is in (socket(7)), where the system returns it.
     pub(super) fn namespace(&self) -> Option<u64> {
         let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
         // SAFETY: the call writes at most the length given into a variable of that length.

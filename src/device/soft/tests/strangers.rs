@@ -178,7 +178,7 @@ fn the_kernel_drops_what_strangers_go_on_sending() {
             poll(&mut b, 1);
         }
     }
-    // Whoever has read the last one has attached the filter under this lock.
+    // The thread that read the last one has attached the filter under this lock.
     let _engine = b.shared.lock();
     c.send(strange, b"");
     assert_eq!(queued(), 0);
@@ -194,7 +194,7 @@ fn the_kernel_drops_what_strangers_go_on_sending() {
     assert_eq!(queued(), base);
 }
 
-/// A socket belongs to one queue pair: whoever calls itself by many keys has one session.
+/// A socket belongs to one queue pair: a caller that uses many keys has one session.
 #[test]
 fn a_socket_has_one_session() {
     let mut b = device(None).open_qp(0, PacketQp::DEFAULT).unwrap();

@@ -80,7 +80,7 @@ impl VerbsQp {
     pub(super) fn handle_receive(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
         self.empty.push(slot);
         if self.mode != Mode::Packets {
-            return self.taken(slot, wc, into);
+            return self.end_receive(slot, wc, into);
         }
         if wc.status != 0 {
             return;
@@ -118,7 +118,7 @@ impl VerbsQp {
     }
 
     /// Ends a receive of the application.
-    pub(super) fn taken(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
+    pub(super) fn end_receive(&mut self, slot: u16, wc: &ibv_wc, into: &mut Events) {
         let taken = self.taken_by(wc);
         let posted = self.recvs.get_mut(usize::from(slot));
         if let Some(r) = posted.and_then(Option::take) {

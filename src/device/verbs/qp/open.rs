@@ -298,7 +298,7 @@ impl VerbsQp {
             // SAFETY: the queue pair is destroyed by `drop` alone.
             Some(unsafe { query(self.qp, operation, flags) } & ORDER_ALIGNED_128_BYTES != 0)
         };
-        // Libraries that do not know the second flag refuse it.
+        // Libraries without the second flag refuse it.
         asks(ORDER_RETURN_CAPS | ORDER_DEVICE_ONLY) == Some(true)
             || asks(ORDER_RETURN_CAPS) == Some(true)
     }

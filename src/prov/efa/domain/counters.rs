@@ -1,7 +1,7 @@
 //! Counters of a domain (fi_cntr(3)).
 
 use super::queues::arm_with_endpoints;
-use super::{EfaDomain, OpenedQueue, State};
+use super::{EfaDomain, State};
 use crate::core::Result;
 use crate::prov::contract::*;
 use crate::prov::efa::ops::deferred;
@@ -9,20 +9,10 @@ use crate::prov::efa::poll::{self, PollResult};
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters, UNATTACHED_SLEEP_MAX};
 use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::domain::ReportingDomain;
 use crate::prov::reports::PolledObject;
 use crate::types::*;
 use std::sync::Arc;
-
-impl EfaDomain {
-    /// Adds a counter to the domain.
-    pub(super) fn insert_cntr(self: &Arc<Self>, mut c: Cntr) -> Result<OpenedQueue> {
-        c.wait
-            .use_thread(&self.thread.wake, || self.start_progress())?;
-        let wait = c.wait.set.clone();
-        let id = self.lock().cntrs.insert(c);
-        Ok(OpenedQueue { id, size: 0, wait })
-    }
-}
 
 impl Counters for EfaDomain {
     fn open_cntr(
@@ -42,7 +32,7 @@ impl Counters for EfaDomain {
     }
 
     fn seen_cntr(&self, id: u32) -> Result<(u64, u64)> {
-        self.lock().cntrs.get(id).map(Cntr::seen).ok_or(FI_EBADF)
+        self.peek_cntr(id, Cntr::seen)
     }
 
     fn change_cntr(&self, id: u32, errors: bool, set: bool, n: u64) -> Result<()> {
@@ -67,7 +57,7 @@ impl Counters for EfaDomain {
 
     fn wait_cntr(&self, id: u32, threshold: u64, timeout_ms: i32) -> Result<()> {
         let seen = |c: &Cntr| c.external.as_ref().is_none_or(|c| c.seen());
-        if !self.lock().cntrs.get(id).map(seen).ok_or(FI_EBADF)? {
+        if !self.peek_cntr(id, seen)? {
             crate::warn_log!(
                 FI_LOG_CNTR,
                 "fi_cntr_wait: this counter is in memory that only a device sees"
@@ -79,10 +69,6 @@ impl Counters for EfaDomain {
 }
 
 impl BlockingCounters for EfaDomain {
-    fn errors(&self, id: u32) -> Result<u64> {
-        self.lock().cntrs.get(id).map(Cntr::errors).ok_or(FI_EBADF)
-    }
-
     fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
         let mut s = self.lock();
         let s = &mut *s;

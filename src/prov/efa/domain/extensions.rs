@@ -1,14 +1,15 @@
 //! Extensions of provider efa (fi_efa(7)): how the adapter reaches memory, peers and queues, for
 //! devices that drive it without the library.
 
-use super::{EfaDomain, OpenedQueue};
+use super::EfaDomain;
 use crate::core::Result;
 use crate::device::any::{CounterPlaces, QueuePlace};
 use crate::device::{Device, QueueMemory};
-use crate::prov::contract::{Extension, Extensions, Fabric, Mr};
+use crate::prov::contract::{Extension, Extensions, Fabric, Mr, OpenedQueue};
 use crate::prov::efa::info::DIRECT;
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::domain::ReportingDomain;
 use crate::types::*;
 use std::sync::Arc;
 

@@ -83,7 +83,8 @@ impl MemoryRegions for EfaDomain {
             Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
         };
         if self.direct() && dev.attr().is_hardware() && dev.lkey(key).is_none() {
-            // efa-direct copies nothing. The log says why the adapter cannot access the memory.
+            // efa-direct copies nothing. A log line gives the reason why the adapter cannot access
+            // the memory.
             dev.dereg_mr(key)?;
             return Err(FI_EOPNOTSUPP);
         }

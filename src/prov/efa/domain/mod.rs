@@ -23,7 +23,7 @@ use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::{Device, MrObserver};
 use crate::hmem::CpuMapping;
 use crate::proto::RecvQueue;
-use crate::prov::contract::{domain_may_close, Domain, Fabric, OpenedQueue};
+use crate::prov::contract::{domain_may_close, Domain, Fabric};
 use crate::prov::efa::endpoint::srx::Srx;
 use crate::prov::efa::endpoint::{DomainUse, Ep};
 use crate::prov::efa::ops::collective::CollectiveState;
@@ -33,6 +33,7 @@ use crate::prov::efa::peers::Peers;
 use crate::prov::progress_thread::{self, ProgressThread};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::domain::{ReportTables, ReportingDomain};
 use crate::shm::MrTable;
 use crate::types::*;
 use std::collections::HashMap;
@@ -63,9 +64,9 @@ pub(crate) struct State {
     pub colls: CollectiveState,
     /// The table of memory regions that peers on the same host may read.
     pub table: Option<Arc<MrTable>>,
-    /// What the progress thread is told.
+    /// What the progress thread reads about polls of the application.
     pub polls: Polls,
-    /// By which it is decided how often idle adapters are polled.
+    /// Decides how often idle adapters are polled.
     pub domain_use: DomainUse,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
@@ -82,7 +83,7 @@ pub(crate) struct EfaDomain {
 }
 
 impl EfaDomain {
-    /// Whether its endpoints speak no protocol (fabric `efa-direct`).
+    /// Whether its endpoints have no protocol (fabric `efa-direct`).
     pub(crate) fn direct(&self) -> bool {
         self.fabric.name == super::info::DIRECT
     }
@@ -91,6 +92,20 @@ impl EfaDomain {
     #[inline(always)]
     pub(crate) fn lock(&self) -> DomainGuard<'_, State> {
         self.state.enter()
+    }
+}
+
+impl ReportTables for State {
+    fn report_tables(&mut self) -> (&mut Slab<Cq>, &mut Slab<Cntr>) {
+        (&mut self.cqs, &mut self.cntrs)
+    }
+}
+
+impl ReportingDomain for EfaDomain {
+    type State = State;
+
+    fn state(&self) -> &DomainLock<State> {
+        &self.state
     }
 }
 
@@ -123,10 +138,6 @@ impl Domain for EfaDomain {
             d => d?,
         };
         let hardware = dev.attr().is_hardware();
-        let auto = info
-            .domain
-            .as_ref()
-            .is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
         let seed = std::process::id() as u64 ^ crate::device::host::now();
         let params = crate::core::params::efa();
         let attach = params.enable_shm_transfer && params.shm_attach;
@@ -137,10 +148,7 @@ impl Domain for EfaDomain {
             dev.publish(Arc::clone(t) as Arc<dyn MrObserver>);
         }
         let dev = Arc::new(dev);
-        let single = info
-            .domain
-            .as_ref()
-            .is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
+        let (single, auto) = (info.has_serial_calls(), info.has_auto_progress());
         let thread = ProgressThread::new()?;
         fabric.hold();
         let d = Arc::new(EfaDomain {

@@ -1,7 +1,7 @@
 //! Completion queues of a domain (fi_cq(3)): reading, which makes progress on endpoints, and
 //! waiting.
 
-use super::{arm_eps, EfaDomain, OpenedQueue, State};
+use super::{arm_eps, EfaDomain, State};
 use crate::core::slab::Slab;
 use crate::core::yielding::YieldBackoff;
 use crate::core::{Errno, Result};
@@ -12,6 +12,7 @@ use crate::prov::efa::poll::{self, PollResult};
 use crate::prov::efa::progress::progress;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::domain::{note_yield, ReportingDomain};
 use crate::prov::reports::wait_object::WaitObject;
 use crate::prov::reports::PolledObject;
 use crate::transport::Status;
@@ -19,28 +20,17 @@ use crate::types::*;
 use std::sync::Arc;
 
 impl EfaDomain {
-    /// Adds a queue to the domain.
-    pub(super) fn insert_cq(self: &Arc<Self>, mut cq: Cq) -> Result<OpenedQueue> {
-        cq.wait
-            .use_thread(&self.thread.wake, || self.start_progress())?;
-        let (size, wait) = (cq.size, cq.wait.set.clone());
-        let id = self.lock().cqs.insert(cq);
-        Ok(OpenedQueue { id, size, wait })
-    }
-
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
     pub(super) fn offer(&self, polled: PolledObject) -> Errno {
-        let (shared, yields_alone) = shares_processor(&mut self.lock(), polled);
+        let (shared, yields_alone) = publish_and_compare_cpus(&mut self.lock(), polled);
         let ran = match crate::shm::poll_events() {
             true => 0,
             false => YieldBackoff::offer_to_peer(shared, yields_alone, host::context_switches),
         };
         let s = &mut *self.lock();
         s.polls.note();
-        if let Some((backoff, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
-            backoff.offered(ran);
-        }
+        note_yield(s, polled, ran);
         FI_EAGAIN
     }
 }
@@ -87,7 +77,7 @@ impl CompletionQueues for EfaDomain {
         Err(self.offer(PolledObject::Cq(id)))
     }
 
-    fn cq_has_any(&self, id: u32) -> Result<bool> {
+    fn find_completions(&self, id: u32) -> Result<bool> {
         let mut s = self.lock();
         match s.cqs.get(id).is_some_and(Cq::has_any) {
             true => progress_cq(&mut s, id),
@@ -123,17 +113,11 @@ impl CompletionQueues for EfaDomain {
     }
 
     fn signal_cq(&self, id: u32) -> Result<()> {
-        // Another thread than the waiting one calls this, whatever the threading model.
-        let mut s = self.state.lock_from_library();
-        s.cqs.get_mut(id).ok_or(FI_EBADF)?.interrupt()
+        self.interrupt_cq(id)
     }
 }
 
 impl BlockingQueues for EfaDomain {
-    fn with_cq<R>(&self, id: u32, f: impl FnOnce(&mut Cq) -> R) -> Result<R> {
-        self.lock().cqs.get_mut(id).map(f).ok_or(FI_EBADF)
-    }
-
     fn prepare_cq(&self, id: u32) -> Result<Armed> {
         let mut s = self.lock();
         let s = &mut *s;
@@ -184,9 +168,10 @@ fn poll_cq(
     cq.note_empty_poll().transpose()
 }
 
-/// Whether a peer of the endpoints was last on this processor, as far as is known, and whether the
-/// reader yields although none was ([`YieldBackoff::yields_alone`]).
-fn shares_processor(s: &mut State, polled: PolledObject) -> (Option<bool>, bool) {
+/// Publishes this processor to the peers of the endpoints. Returns whether a peer was last on it,
+/// as far as is known, and whether the reader yields although none was
+/// ([`YieldBackoff::yields_alone`]).
+fn publish_and_compare_cpus(s: &mut State, polled: PolledObject) -> (Option<bool>, bool) {
     let Some((backoff, eps)) = polled.of(&mut s.cqs, &mut s.cntrs) else {
         return (None, false);
     };

@@ -9,7 +9,7 @@ use crate::prov::progress_thread::{Background, Next, ProgressThread};
 use crate::prov::reports;
 use std::sync::Arc;
 
-/// What the progress thread knows of polls of the application.
+/// The polls of the application, as the progress thread sees them.
 #[derive(Default)]
 pub(crate) struct Polls {
     /// The application has polled since the thread looked.

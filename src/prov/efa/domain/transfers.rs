@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const ROUTE_WAIT: Duration = Duration::from_millis(10);
 /// How long fi_close of an endpoint waits for its deferred operations to start.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// Between two looks at them.
+/// Time between two checks of them.
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
 
 impl EfaDomain {

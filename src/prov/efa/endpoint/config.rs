@@ -1,4 +1,4 @@
-//! What the data path has to know of an endpoint's settings, computed when one of them changes.
+//! The settings of an endpoint as the data path uses them, computed when one of them changes.
 
 use super::{Ep, Kind};
 use crate::proto::COLLECTIVE_TAG;
@@ -99,8 +99,9 @@ impl Ep {
         }
     }
 
-    /// As [`Ep::tx_mode`], of a message. Whose end nobody is told of needs no delivery report: MPI
-    /// libraries have FI_DELIVERY_COMPLETE as the default of an endpoint, and inject most messages.
+    /// As [`Ep::tx_mode`], of a message. A message whose completion is not reported needs no
+    /// delivery report: MPI libraries have FI_DELIVERY_COMPLETE as the default of an endpoint, and
+    /// inject most messages.
     #[inline(always)]
     pub(crate) fn send_mode<C: Call>(&self, call: &C, injected: bool) -> TxMode {
         if C::PLAIN && injected {

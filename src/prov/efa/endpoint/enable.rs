@@ -175,7 +175,7 @@ fn features(ep: &Ep, caps: &Caps) -> u64 {
     on.fold(0, |all, (_, f)| all | f)
 }
 
-/// Whoever waits for the endpoint's queues or counters, waits for the endpoint's descriptor.
+/// Adds the endpoint's descriptor to the wait objects of the endpoint's queues and counters.
 fn attach_waits(ep: &Ep, cqs: &mut Slab<Cq>, cntrs: &mut Slab<Cntr>, id: u32, fd: RawFd) {
     for b in [ep.tx, ep.rx].into_iter().flatten() {
         if let Some(c) = cqs.get_mut(b.cq) {

@@ -356,7 +356,7 @@ impl Ep {
     }
 
     /// Binds a shared receive context. `FI_EINVAL` for a second one, or with FI_COLLECTIVE: members
-    /// of a group are told apart by their endpoints.
+    /// of a group are distinguished by their endpoints.
     pub(crate) fn bind_srx(&mut self, srx: u32) -> Result<()> {
         self.must_be_new("a shared receive context")?;
         if self.caps & FI_COLLECTIVE != 0 {

@@ -53,7 +53,7 @@ pub(crate) struct Options {
     inject_limit: usize,
     inject_rma_limit: usize,
     atomic_limit: usize,
-    /// Operations that the application wants under way (tx_attr->size).
+    /// Operations that the application may have under way (tx_attr->size).
     pub sends: usize,
     /// Its traffic class is FI_TC_LOW_LATENCY.
     pub low_latency: bool,

@@ -1,4 +1,4 @@
-//! Starts atomics (fi_atomic(3)), and says which atomics exist.
+//! Starts atomics (fi_atomic(3)), and answers queries for them.
 
 use super::deferred::DeferredWork;
 use super::{fences, live_port, notify_sleeper, resolve, too_long, wait};
@@ -11,7 +11,7 @@ use crate::prov::contract::{
     AtomicMemory, AtomicReq, Call, Fetch, RecvBuffer, SendBuffer, SendData,
 };
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Kind, LiveEndpoint};
+use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
@@ -36,8 +36,8 @@ pub(crate) fn atomic_max(mtu: usize) -> usize {
 pub(crate) struct AtomicRoom {
     /// Bytes of a packet.
     mtu: usize,
-    /// Bytes of the widest element. Peers across an EFA adapter may run the C library, which knows
-    /// no elements of more than 8 bytes and crashes when it receives one.
+    /// Bytes of the widest element. Peers across an EFA adapter may run the C library, which has no
+    /// elements of more than 8 bytes and crashes when it receives one.
     widest: usize,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn atomic<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
             return started;
         }
     }
-    atomic_slow_path(s, id, &r.general())
+    atomic_slow_path(s, id, &r.to_general())
 }
 
 /// As [`atomic`], for all cases off the fast path.
@@ -219,28 +219,12 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
         Fetch::Former(_) => AtomicKind::Fetch,
         Fetch::Compare(..) => AtomicKind::Compare,
     };
-    let count = atomic_count(room, r.datatype, r.op, kind)?;
-    let size = arith::size_of(r.datatype).ok_or(FI_EOPNOTSUPP)?;
-    let bytes = r.to.total().ok_or(FI_EINVAL)? as usize;
-    if injected {
-        let what = "inject (tx_attr->inject_size)";
-        too_long(what, r.data.len(), ep.opts.inject_atomic_size)?;
-    }
-    too_long("atomic", bytes, (count * size).min(ep.opts.max_atomic_size))?;
     let (result, compare) = match r.fetch {
         Fetch::No => (UserMem::EMPTY, UserMem::EMPTY),
         Fetch::Former(m) => (m, UserMem::EMPTY),
         Fetch::Compare(m, c) => (m, c),
     };
-    let size_fits = bytes > 0 && bytes.is_multiple_of(size);
-    if !size_fits || !operands_suffice(r, (kind, &result, &compare), bytes) {
-        crate::warn_log!(
-            FI_LOG_EP_DATA,
-            "fi_atomic: {bytes} bytes of remote memory: operands, compare values and results must \
-             have as many"
-        );
-        return Err(FI_EINVAL);
-    }
+    let bytes = checked_len(ep, room, r, (kind, &result, &compare))?;
     if route == MessageRoute::Unknown {
         let chosen = choose_message(s, id, peer);
         route_or_keep(s, id, chosen, || DeferredWork::new(r))?;
@@ -297,6 +281,35 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
     posted?;
     notify_sleeper(s, id);
     Ok(())
+}
+
+/// Bytes of the remote memory of an atomic. Errors for an operation that does not exist, or that is
+/// too long, and where operands, compare values or results are too short.
+#[inline]
+fn checked_len(
+    ep: &Ep,
+    room: AtomicRoom,
+    r: &AtomicReq<SendData>,
+    (kind, result, compare): (AtomicKind, &UserMem, &UserMem),
+) -> Result<usize> {
+    let count = atomic_count(room, r.datatype, r.op, kind)?;
+    let size = arith::size_of(r.datatype).ok_or(FI_EOPNOTSUPP)?;
+    let bytes = r.to.total().ok_or(FI_EINVAL)? as usize;
+    if r.data.injected() {
+        let what = "inject (tx_attr->inject_size)";
+        too_long(what, r.data.len(), ep.opts.inject_atomic_size)?;
+    }
+    too_long("atomic", bytes, (count * size).min(ep.opts.max_atomic_size))?;
+    let size_fits = bytes > 0 && bytes.is_multiple_of(size);
+    if !size_fits || !operands_suffice(r, (kind, result, compare), bytes) {
+        crate::warn_log!(
+            FI_LOG_EP_DATA,
+            "fi_atomic: {bytes} bytes of remote memory: operands, compare values and results must \
+             have as many"
+        );
+        return Err(FI_EINVAL);
+    }
+    Ok(bytes)
 }
 
 /// Whether operands, compare values and results have at least `bytes` bytes, where the atomic uses

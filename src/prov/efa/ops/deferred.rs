@@ -116,7 +116,7 @@ impl DeferredWork {
         }
     }
 
-    /// What its completion says of it: flags, length, tag.
+    /// The flags, length and tag of its completion.
     fn described(&self) -> (u64, usize, u64) {
         let tag = |tag: Option<u64>| tag.unwrap_or(0);
         match &self.op.kind {

@@ -150,7 +150,7 @@ pub(crate) fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
 
 /// Ends a receive that was posted to an EFA adapter. A receive without an operation record, into
 /// this piece, gets a record that ends at once.
-pub(crate) fn taken(port: &mut EpPort, done: &Completion, into: Piece, t: &Taken) {
+pub(crate) fn end_receive(port: &mut EpPort, done: &Completion, into: Piece, t: &Taken) {
     let from = sender(port, t.from);
     let imm = t.imm.map(u64::from);
     let ctx = done

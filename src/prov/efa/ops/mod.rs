@@ -90,13 +90,13 @@ fn exceeds(what: &str, len: usize, limit: usize) -> Result<()> {
 #[inline]
 pub(crate) fn tag_fits(caps: u64, tag: Option<u64>) -> Result<()> {
     match tag {
-        Some(t) if t & COLLECTIVE_TAG != 0 && caps & FI_COLLECTIVE != 0 => taken(t),
+        Some(t) if t & COLLECTIVE_TAG != 0 && caps & FI_COLLECTIVE != 0 => log_reserved_tag(t),
         _ => Ok(()),
     }
 }
 
 #[cold]
-fn taken(tag: u64) -> Result<()> {
+fn log_reserved_tag(tag: u64) -> Result<()> {
     crate::warn_log!(
         FI_LOG_EP_DATA,
         "tag {tag:#x}: wanted one without the highest bit, which FI_COLLECTIVE takes \

@@ -69,7 +69,7 @@ fn recv_slow_path<M: RecvBuffer, C: Call>(
     by: Poster,
     r: RecvReq<M, C>,
 ) -> Result<()> {
-    recv_any(s, by, &r.general())
+    recv_any(s, by, &r.to_general())
 }
 
 /// Posts a receive of a call without flags, or with the few of [`only_reports`], into one piece, to
@@ -349,7 +349,7 @@ fn start(s: &mut State, place: Place, u: &proto::UnexpectedMessage) {
     // This fails only if the endpoint is closed, and then its messages are gone, too.
     let _ = go(s);
     crate::prov::efa::budget::watch(s, id);
-    // The rest of a long message is copied by whoever makes progress next.
+    // The next call that makes progress copies the rest of a long message: wake a blocked one.
     super::notify_sleeper(s, id);
 }
 

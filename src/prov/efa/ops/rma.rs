@@ -46,10 +46,10 @@ pub(crate) fn rma<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: &RmaReq<D, 
 #[inline(never)]
 fn rma_behind_fence<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: RmaReq<D, C>) -> Result<()> {
     match wait(s, id, (r.peer, &r.common), || {
-        DeferredWork::new(&r.general())
+        DeferredWork::new(&r.to_general())
     })? {
         true => Ok(()),
-        false => rma_now(s, id, &r.general()),
+        false => rma_now(s, id, &r.to_general()),
     }
 }
 
@@ -92,7 +92,7 @@ fn access_error(ep: &Ep, len: usize, injected: bool) -> Result<()> {
 #[inline(never)]
 fn rma_resolved<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: RmaReq<D, C>) -> Result<()> {
     let peer = resolve(s, id, r.peer)?;
-    rma_to(s, id, peer, &r.general())
+    rma_to(s, id, peer, &r.to_general())
 }
 
 /// What is reported of a read or write.
@@ -216,7 +216,7 @@ fn rma_slow_path<D: SendBuffer, C: Call>(
     mode: TxMode,
     r: RmaReq<D, C>,
 ) -> Result<()> {
-    rma_any(s, id, way, mode, &r.general())
+    rma_any(s, id, way, mode, &r.to_general())
 }
 
 /// Reads or writes by the route; chooses the route first if it is unknown.
@@ -433,7 +433,7 @@ pub(crate) fn retry_refused(s: &mut State, id: u32) {
     let Some(ep) = s.eps.get_mut(id) else { return };
     let Some(live) = &mut ep.live else { return };
     // These accesses are older than operations that wait behind fences.
-    for r in live.rma.refused().into_iter().rev() {
+    for r in live.rma.take_refused().into_iter().rev() {
         let part = r.done;
         let op = part.op().and_then(|ctx| s.ops.remove(ctx));
         let done = op.as_ref().map_or(part, |op| op.done);

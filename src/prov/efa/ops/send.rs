@@ -42,9 +42,11 @@ fn send_behind_fence<D: SendBuffer, C: Call>(
     id: u32,
     r: MsgReq<D, C>,
 ) -> Result<()> {
-    match wait(s, id, (r.to, &r.common), || DeferredWork::new(&r.general()))? {
+    match wait(s, id, (r.to, &r.common), || {
+        DeferredWork::new(&r.to_general())
+    })? {
         true => Ok(()),
-        false => send_now(s, id, &r.general()),
+        false => send_now(s, id, &r.to_general()),
     }
 }
 
@@ -74,7 +76,7 @@ pub(crate) fn send_now<D: SendBuffer, C: Call>(
 #[inline(never)]
 fn send_resolved<D: SendBuffer, C: Call>(s: &mut State, id: u32, r: MsgReq<D, C>) -> Result<()> {
     let peer = resolve(s, id, r.to)?;
-    send_to(s, id, peer, &r.general())
+    send_to(s, id, peer, &r.to_general())
 }
 
 #[cold]
@@ -206,7 +208,7 @@ fn send_slow_path<D: SendBuffer, C: Call>(
     mode: TxMode,
     r: MsgReq<D, C>,
 ) -> Result<()> {
-    send_any(s, id, way, mode, &r.general())
+    send_any(s, id, way, mode, &r.to_general())
 }
 
 /// Sends a message by its route; chooses the route first if it is unknown.

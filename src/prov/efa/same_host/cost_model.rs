@@ -42,7 +42,7 @@ struct CostClass {
     cost: [u64; METHODS],
     times: [u32; METHODS],
     /// Measurements since the last update of the cost: several messages may end at once, so that
-    /// the time of a single one says little.
+    /// the time of a single one measures little.
     since: [Sum; METHODS],
     chosen: u32,
 }
@@ -181,7 +181,7 @@ impl CostModel {
         // Of the parts before this message began, none are its own time.
         let others = others.min(self.others_end.saturating_sub(began));
         let ns = now.saturating_sub(began);
-        // What is left of a time that went to others for the most part says nothing.
+        // Where others took most of a time, the remainder measures nothing.
         if others <= ns / 2 {
             self.add_measurement(way, n, bytes, ns - others);
         }
@@ -296,7 +296,7 @@ mod tests {
         p.count_other((21_000, 22_000));
         p.measured_arrival(CopyMethod::Cma, 1, LEN, (20_000, 24_000));
         assert_eq!(p.of(LEN).cost[CopyMethod::Cma as usize], 30);
-        // A time that others took nearly all of says nothing.
+        // A time that others took nearly all of is not counted.
         p.count_other((30_000, 33_900));
         p.measured_arrival(CopyMethod::CmaBoth, 1, LEN, (30_000, 34_000));
         assert_eq!(p.of(LEN).cost[CopyMethod::CmaBoth as usize], 0);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Accepted connections without a request yet, at one endpoint; one more ends the oldest.
 const PENDING_MAX: usize = 1024;
 /// How long a listener is not looked at after a connection could not be taken in.
-const MUTED: Duration = Duration::from_millis(20);
+const LISTENER_PAUSE: Duration = Duration::from_millis(20);
 
 /// The next connection at the listener of `s`, if there is one. Where no descriptor is left,
 /// `end_oldest` makes room once. Fails when none can be accepted now.
@@ -52,7 +52,7 @@ pub(crate) fn pending_max() -> usize {
     PENDING_MAX.min(descriptors_max() / 4).max(1)
 }
 
-/// Says that the oldest caller without a request makes room for another.
+/// Logs that the oldest connection without a request is closed for a new one.
 pub(crate) fn log_too_many(count: usize) {
     crate::warn_limited!(
         FI_LOG_EP_CTRL,
@@ -85,7 +85,7 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
         let stream = match next {
             Ok(Some(stream)) => stream,
             Ok(None) => return,
-            Err(_) => return mute(s, ep),
+            Err(_) => return pause_listener(s, ep),
         };
         let fd = stream.fd();
         // A caller has no time limit: it may have connected and then begun to compute.
@@ -106,21 +106,23 @@ pub(crate) fn accept(s: &mut TcpState, ep: u32) {
     }
 }
 
-/// Does not look at an endpoint's listener for a while: whoever calls stays in the backlog.
-fn mute(s: &mut TcpState, ep: u32) {
+/// Does not watch an endpoint's listener for a while: new connections stay in the backlog.
+fn pause_listener(s: &mut TcpState, ep: u32) {
     if let Some(l) = s.eps.get(ep).and_then(|e| e.listener.as_ref()) {
         s.poller.remove(l.fd());
-        s.muted.push((ep, Instant::now() + MUTED));
+        s.paused_listeners
+            .push((ep, Instant::now() + LISTENER_PAUSE));
     }
 }
 
-/// Looks at listeners again whose time has come.
-pub(crate) fn unmute(s: &mut TcpState) {
+/// Watches the listeners again whose pause is over.
+pub(crate) fn resume_listeners(s: &mut TcpState) {
     let now = Instant::now();
     let (eps, poller) = (&s.eps, &s.poller);
-    let heard = |ep: u32| match eps.get(ep).and_then(|e| e.listener.as_ref()) {
+    let watched = |ep: u32| match eps.get(ep).and_then(|e| e.listener.as_ref()) {
         Some(l) => poller.add(l.fd(), listener_name(ep), true, false).is_ok(),
         None => true,
     };
-    s.muted.retain(|(ep, until)| *until > now || !heard(*ep));
+    s.paused_listeners
+        .retain(|(ep, until)| *until > now || !watched(*ep));
 }

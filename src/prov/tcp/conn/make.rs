@@ -43,8 +43,8 @@ pub(crate) fn timeout() -> Duration {
 }
 
 /// The connection to a peer, which may not be open yet; held by the endpoint's table. `silent`: for
-/// an operation whose failure nobody would be told of, so that the error of an attempt that has
-/// just failed is returned in place of another attempt.
+/// an operation whose failure is not reported, so that the error of an attempt that has just failed
+/// is returned in place of another attempt.
 #[inline]
 pub(crate) fn conn_for(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32> {
     let known = s.eps.get(ep).ok_or(FI_EBADF)?.conns.get(&peer);
@@ -71,7 +71,7 @@ fn connect(s: &mut TcpState, ep: u32, peer: PeerId, silent: bool) -> Result<u32>
         e.conns.insert(peer, id);
     }
     s.making.push(id);
-    // A caller that sleeps knows of no time-out.
+    // A blocked call has computed its time-out without this connection's deadline.
     s.wake_sleepers(ep);
     if let Err(e) = attempt(s, id) {
         // The call fails; nothing waits for the connection yet.
@@ -380,7 +380,7 @@ pub(crate) fn expire(s: &mut TcpState) {
             continue;
         };
         if c.state == ConnState::Connecting && now >= c.deadline {
-            // The poller may not have told of it yet.
+            // The poller may not have reported the connection yet.
             match c.stream.as_ref().and_then(Stream::peer_addr) {
                 Some(_) => writable(s, id),
                 None => too_late(s, id),
@@ -441,11 +441,11 @@ mod tests {
         assert!(s.conns.get(id).is_none());
     }
 
-    /// Nobody is told of the end of an attempt that a silent operation began.
+    /// The end of an attempt that an unsignaled operation began is not reported at once.
     #[test]
-    fn a_failed_attempt_is_told_to_the_next_silent_operation_alone() {
+    fn a_failed_attempt_is_returned_by_the_next_unsignaled_operation_alone() {
         let (mut s, ep) = rdm_endpoint();
-        // An address that nobody else uses.
+        // An address that no other test uses.
         let nobody = TcpListener::bind("127.91.17.3:0").unwrap();
         let addr = nobody.local_addr().unwrap();
         drop(nobody);

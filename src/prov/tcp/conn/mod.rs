@@ -17,7 +17,7 @@ mod make;
 mod output;
 mod saved;
 
-pub(crate) use accept::{accept, log_too_many, next_caller, pending_max, unmute};
+pub(crate) use accept::{accept, log_too_many, next_caller, pending_max, resume_listeners};
 pub(crate) use end::{drop_conn, end, lost, refuse};
 use end::{leave_to_others, log_lost};
 #[cfg(any(test, feature = "internals"))]
@@ -233,7 +233,7 @@ impl Conn {
         !self.held() && !self.tx.overfull()
     }
 
-    /// A number for a message to announce, if there is one free. `None` to peers that do not know
+    /// A number for a message to announce, if there is one free. `None` to peers without
     /// announcements.
     pub(crate) fn next_announcement(&self) -> Option<Option<u8>> {
         let open = self.state == ConnState::Open && self.announces;

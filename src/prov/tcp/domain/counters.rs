@@ -5,6 +5,7 @@ use crate::core::Result;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingCounters, UNATTACHED_SLEEP_MAX};
 use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::domain::ReportingDomain;
 use crate::prov::reports::PolledObject;
 use crate::prov::tcp::progress::{progress_for, settle};
 use crate::types::*;
@@ -16,12 +17,7 @@ impl Counters for TcpDomain {
         events: fi_cntr_events,
         wait_obj: fi_wait_obj,
     ) -> Result<OpenedQueue> {
-        let mut c = Cntr::new(events, wait_obj)?;
-        c.wait
-            .use_thread(&self.thread.wake, || self.start_progress())?;
-        let wait = c.wait.set.clone();
-        let id = self.lock().cntrs.insert(c);
-        Ok(OpenedQueue { id, size: 0, wait })
+        self.insert_cntr(Cntr::new(events, wait_obj)?)
     }
 
     fn close_cntr(&self, id: u32) -> Result<()> {
@@ -44,7 +40,7 @@ impl Counters for TcpDomain {
     }
 
     fn seen_cntr(&self, id: u32) -> Result<(u64, u64)> {
-        self.lock().cntrs.get(id).map(Cntr::seen).ok_or(FI_EBADF)
+        self.peek_cntr(id, Cntr::seen)
     }
 
     fn change_cntr(&self, id: u32, errors: bool, set: bool, n: u64) -> Result<()> {
@@ -62,10 +58,6 @@ impl Counters for TcpDomain {
 }
 
 impl BlockingCounters for TcpDomain {
-    fn errors(&self, id: u32) -> Result<u64> {
-        self.lock().cntrs.get(id).map(Cntr::errors).ok_or(FI_EBADF)
-    }
-
     fn with_cntr<R>(&self, id: u32, f: impl FnOnce(&mut Cntr) -> R) -> Result<R> {
         let mut s = self.lock_for_progress();
         progress_for(&mut s, PolledObject::Cntr(id));

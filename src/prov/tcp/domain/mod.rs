@@ -9,13 +9,16 @@ mod transfers;
 
 use super::bursts;
 use super::state::TcpState;
+use crate::core::slab::Slab;
 use crate::core::{Info, Result};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::poller::Poller;
 use crate::prov::contract::{domain_may_close, Domain, Fabric};
 use crate::prov::progress_thread::{self, ProgressThread};
-use crate::types::*;
+use crate::prov::reports::cntr::Cntr;
+use crate::prov::reports::cq::Cq;
+use crate::prov::reports::domain::{ReportTables, ReportingDomain};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -52,27 +55,38 @@ impl TcpDomain {
     }
 }
 
+impl ReportTables for TcpState {
+    fn report_tables(&mut self) -> (&mut Slab<Cq>, &mut Slab<Cntr>) {
+        (&mut self.cqs, &mut self.cntrs)
+    }
+}
+
+impl ReportingDomain for TcpDomain {
+    type State = TcpState;
+
+    fn state(&self) -> &DomainLock<TcpState> {
+        &self.state
+    }
+}
+
 impl Domain for TcpDomain {
     fn open(fabric: Arc<Fabric>, info: Info) -> Result<Arc<TcpDomain>> {
         crate::core::memory::check()?;
         let poller = Poller::new()?;
         let thread = ProgressThread::new()?;
         thread.wake.add(poller.fd());
-        let d = info.domain.as_ref();
-        let single = d.is_some_and(|d| d.threading == FI_THREAD_DOMAIN);
-        let auto = d.is_some_and(|d| d.progress == FI_PROGRESS_AUTO);
         let state = TcpState::new(poller, MemTable::new(Naming::of(&info)));
         fabric.hold();
         let d = Arc::new(TcpDomain {
             fabric,
             caps: info.caps,
             addr_format: info.addr_format,
-            state: DomainLock::new(state, single),
+            state: DomainLock::new(state, info.has_serial_calls()),
             mrs: AtomicU32::new(0),
             thread,
             calls: AtomicU32::new(0),
         });
-        if auto && !crate::core::params::tcp().disable_auto_progress {
+        if info.has_auto_progress() && !crate::core::params::tcp().disable_auto_progress {
             if let Err(e) = d.start_progress() {
                 d.fabric.release();
                 return Err(e);

@@ -8,6 +8,7 @@ use crate::device::host;
 use crate::prov::contract::*;
 use crate::prov::reports::blocking::{self, Armed, BlockingQueues};
 use crate::prov::reports::cq::Cq;
+use crate::prov::reports::domain::{note_yield, ReportingDomain};
 use crate::prov::reports::PolledObject;
 use crate::prov::tcp::progress::{progress, progress_for, settle};
 use crate::types::*;
@@ -28,10 +29,7 @@ impl TcpDomain {
             (shared, polled.is_some_and(|(p, _)| p.yields_alone()))
         };
         let ran = YieldBackoff::offer_to_peer(shared, yields_alone, host::context_switches);
-        let s = &mut *self.lock();
-        if let Some((backoff, _)) = polled.of(&mut s.cqs, &mut s.cntrs) {
-            backoff.offered(ran);
-        }
+        note_yield(&mut *self.lock(), polled, ran);
         FI_EAGAIN
     }
 
@@ -47,12 +45,7 @@ impl TcpDomain {
 
 impl CompletionQueues for TcpDomain {
     fn open_cq(self: &Arc<Self>, size: usize, wait_obj: fi_wait_obj) -> Result<OpenedQueue> {
-        let mut cq = Cq::new(size, wait_obj)?;
-        cq.wait
-            .use_thread(&self.thread.wake, || self.start_progress())?;
-        let (size, wait) = (cq.size, cq.wait.set.clone());
-        let id = self.lock().cqs.insert(cq);
-        Ok(OpenedQueue { id, size, wait })
+        self.insert_cq(Cq::new(size, wait_obj)?)
     }
 
     fn close_cq(&self, id: u32) -> Result<()> {
@@ -118,7 +111,7 @@ impl CompletionQueues for TcpDomain {
         errno::text(prov_errno).to_string()
     }
 
-    fn cq_has_any(&self, id: u32) -> Result<bool> {
+    fn find_completions(&self, id: u32) -> Result<bool> {
         let mut s = self.lock_for_progress();
         progress_for(&mut s, PolledObject::Cq(id));
         s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
@@ -130,17 +123,11 @@ impl CompletionQueues for TcpDomain {
     }
 
     fn signal_cq(&self, id: u32) -> Result<()> {
-        // Meant for another thread than the one that waits, whatever the threading model.
-        let mut s = self.state.lock_from_library();
-        s.cqs.get_mut(id).ok_or(FI_EBADF)?.interrupt()
+        self.interrupt_cq(id)
     }
 }
 
 impl BlockingQueues for TcpDomain {
-    fn with_cq<R>(&self, id: u32, f: impl FnOnce(&mut Cq) -> R) -> Result<R> {
-        self.lock().cqs.get_mut(id).map(f).ok_or(FI_EBADF)
-    }
-
     fn prepare_cq(&self, id: u32) -> Result<Armed> {
         let mut s = self.lock_for_progress();
         let most = settle(&mut s);
@@ -251,7 +238,7 @@ mod tests {
 
     /// Only a call that makes progress tries again to connect to a peer that has hung up.
     #[test]
-    fn nobody_blocks_without_limit_while_a_connection_is_being_made() {
+    fn blocked_calls_return_while_a_connection_is_being_made() {
         let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
         let CallingEndpoint {
             d,
@@ -293,7 +280,7 @@ mod tests {
         };
         let read_cntr = || assert_eq!(d.read_cntr(cntr), Ok((0, 0)));
         let last_progress = |at| d.lock().progressed_at = at;
-        // The first read, and one who reads alone.
+        // The first read, and further reads of one queue alone.
         assert_eq!(progress_of(&read_cq), 1);
         assert_eq!(progress_of(&read_cq), 1);
         last_progress(u64::MAX);

@@ -10,17 +10,17 @@ use crate::types::*;
 impl Transfers for TcpDomain {
     #[inline]
     fn send<D: SendBuffer, C: Call>(&self, ep: u32, r: &MsgReq<D, C>) -> Result<()> {
-        ops::send(&mut self.lock(), ep, &r.general())
+        ops::send(&mut self.lock(), ep, &r.to_general())
     }
 
     #[inline]
     fn recv<M: RecvBuffer, C: Call>(&self, who: Poster, r: &RecvReq<M, C>) -> Result<()> {
-        ops::recv(&mut self.lock(), who, &r.general())
+        ops::recv(&mut self.lock(), who, &r.to_general())
     }
 
     #[inline]
     fn rma<D: SendBuffer, C: Call>(&self, ep: u32, r: &RmaReq<D, C>) -> Result<()> {
-        ops::rma(&mut self.lock(), ep, &r.general())
+        ops::rma(&mut self.lock(), ep, &r.to_general())
     }
 
     fn rma_pieces(&self, ep: u32, r: &RmaReq<SendData>, remote: &Iovs) -> Result<()> {

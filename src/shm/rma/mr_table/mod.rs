@@ -97,7 +97,7 @@ impl MrUser {
             return true;
         }
         let gone = self.ring.reader_gone();
-        // Whoever marks a region from now on finds that the reader is gone.
+        // A peer that marks a region from now on finds that the reader is gone.
         fence(SeqCst);
         let all = [COPY_KEY, EXECUTE_KEY].into_iter().chain(device_keys());
         let mut marks = all.map(|at| self.ring.word(at));
@@ -110,7 +110,7 @@ pub struct MrTable {
     map: MemfdMap,
     /// Slots of handles that are in use.
     slots: Mutex<Slab<()>>,
-    /// Held by whoever changes entries: registrations of several threads look for free ones.
+    /// Held while entries change: several threads may look for free ones.
     changes: Mutex<()>,
     users: Mutex<Vec<MrUser>>,
     /// A word of our own memory that shows whether a peer can read it.
@@ -154,7 +154,7 @@ impl MrTable {
         });
     }
 
-    /// Lets go of the rings of peers that use no region any more.
+    /// Releases the rings of peers that use no region any more.
     pub fn drop_done(&self) {
         drop(self.users());
     }

@@ -147,7 +147,7 @@ impl RemoteMrTable {
 pub(crate) struct RegionUse<'a>(&'a AtomicU64);
 
 impl RegionUse<'_> {
-    /// `None` when the reader of the ring is gone: it no longer looks at the word `at`.
+    /// `None` when the reader of the ring is gone: it no longer reads the word `at`.
     #[inline]
     pub(crate) fn new((ring, at): (&RingSegment, usize), hash: KeyHash) -> Option<RegionUse<'_>> {
         hash.mark(ring.word(at));

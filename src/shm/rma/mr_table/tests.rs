@@ -210,7 +210,7 @@ fn a_region_is_in_use_although_the_reader_of_the_ring_is_gone() {
     assert!(RegionUse::new((&ring, EXECUTE_KEY), hash).is_none());
     drop(used);
     assert!(!t.in_use(5));
-    // The table has let go of the ring, which no access uses any more.
+    // The table has released the ring, which no access uses any more.
     assert_eq!(Arc::strong_count(&ring), 1);
 }
 

@@ -184,7 +184,7 @@ fn receive(s: &mut State, id: u32, coll: u32, peer: PeerId, mem: UserMem) -> Res
     crate::prov::efa::ops::recv::post(s, rxq, &args)
 }
 
-/// Fails the receives from a dead peer, and the sends to it that are still to come.
+/// Fails the receives from a peer that has ended, and the sends to it that have not started.
 pub(crate) fn peer_down(s: &mut State, id: u32, peer: PeerId, failure: Failure) {
     for (_, r) in s.colls.running.iter_mut() {
         if r.ep == id && r.members.contains(&peer) {

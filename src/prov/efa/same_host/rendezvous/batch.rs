@@ -118,7 +118,7 @@ impl Rendezvous {
                 self.read_batch.refused.push((from, l));
                 continue;
             }
-            let words = self.answer(l.number, l.len);
+            let words = self.fin_words(l.number, l.len);
             let sent = rings.send_words(from, plain(kind::FIN), &words);
             self.keep_unsent(sent, from, kind::FIN, words);
             each(from, &l.into, l.len, (l.tag, l.cq_data));

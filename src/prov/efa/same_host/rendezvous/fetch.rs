@@ -2,9 +2,9 @@
 //! sender.
 //!
 //! They wait in `fetching`, in order. Each poll copies up to its budget of them (`fetch_on`). In a
-//! copy that is split, each side takes the next chunk that nobody has; the message ends when the
-//! chunks of both sides are there. A message whose copy failed ends once its sender no longer
-//! writes (`stopping`).
+//! copy that is split, each side takes the next free chunk; the message ends when the chunks of
+//! both sides are there. A message whose copy failed ends once its sender no longer writes
+//! (`stopping`).
 
 use super::port::{ArrivedRecord, PeerRings, RendezvousPort};
 use super::receiver::{fetch_methods, RecvState};

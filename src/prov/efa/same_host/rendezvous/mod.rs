@@ -210,7 +210,8 @@ impl Rendezvous {
         let called = sent == Verdict::NoResources && kind == kind::FIN;
         let unreached = called && port.rings().is_some_and(|r| !r.has_route(to));
         if unreached || sent == Verdict::Unsupported && matches!(kind, kind::CTS | kind::FIN) {
-            // No ring leads back: not yet, or for want of descriptors or memory here or there.
+            // No ring leads back: not yet, or because descriptors or memory are used up here or
+            // there.
             let there = match kind {
                 kind::CTS => words[1] as u32,
                 _ => CTS_IS_FIN,

@@ -74,7 +74,7 @@ enum Rest {
 impl Rendezvous {
     /// The words of a FIN: the status, and what messages like this one cost here, by the ring and
     /// fetched.
-    pub(super) fn answer(&mut self, number: u32, len: usize) -> [u64; 5] {
+    pub(super) fn fin_words(&mut self, number: u32, len: usize) -> [u64; 5] {
         let [ring, fetched] = [
             &[CopyMethod::Ring][..],
             &[CopyMethod::Cma, CopyMethod::CmaBoth],
@@ -317,11 +317,11 @@ impl Rendezvous {
         }
     }
 
-    /// Sends the FIN of a message, which is the last that its sender hears of it.
+    /// Sends the FIN of a message, the last record about it.
     pub(super) fn send_fin<P: RendezvousPort>(&mut self, n: u32, port: &mut P) {
         let i = self.receiving.get_mut(n);
         if let Some((to, number, len)) = i.and_then(|i| Some((i.from, i.number.take()?, i.len))) {
-            let words = self.answer(number, len);
+            let words = self.fin_words(number, len);
             self.send_control(to, kind::FIN, words, port);
         }
     }

@@ -140,7 +140,7 @@ impl Rendezvous {
         Some(o)
     }
 
-    /// Learns from a FIN what messages like this one cost the receiver by each method; or, from a
+    /// Takes from a FIN what messages like this one cost the receiver by each method; or, from a
     /// CTS, that it was not fetched.
     fn learn(&mut self, len: usize, fetched: Option<[u64; 2]>) {
         if len > SHM_EAGER_MAX {

@@ -207,7 +207,7 @@ impl SimPort {
         if h.unreached.contains(&(self.me, to)) {
             return Verdict::Unsupported;
         }
-        // Who answers is called first, and lets its ring in a little later.
+        // The peer that is answered has called first; its side accepts our ring a little later.
         let answer = matches!(what.kind, kind::CTS | kind::FIN);
         if !h.connected.contains(&(self.me, to)) {
             if answer && h.rng.below(2) == 0 {

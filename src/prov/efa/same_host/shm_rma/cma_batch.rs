@@ -5,7 +5,7 @@
 //! application posts others without polling in between they are collected: until there are as many
 //! as one call takes, or until the application polls ([`super::ShmRma::collect`]), which it has to
 //! for their completions. A long access is copied up to [`POLL_BUDGET`] bytes at a time, alone or
-//! with its target (`split`); after the last of them the target gets the event, if it wants one.
+//! with its target (`split`); after the last of them the target gets the event, if it takes events.
 
 use super::port::RmaRings;
 use super::split::{split_on, SplitPhase, SplitStep};
@@ -53,7 +53,7 @@ pub(super) struct LongCopy {
     pub mem: UserMem,
     pub done: Completion,
     pub cq_data: Option<u64>,
-    /// The target wants an event of the access.
+    /// The target takes an event of the access.
     pub wants_event: bool,
     pub copied: usize,
     /// Nanoseconds that it took so far.
@@ -87,7 +87,7 @@ impl LongCopy {
         }
     }
 
-    /// Its target gets these data, or wants an event.
+    /// Its target gets these data, or takes events.
     pub(super) fn with_event(self, cq_data: Option<u64>, wants_events: bool) -> LongCopy {
         LongCopy {
             cq_data,
@@ -122,7 +122,7 @@ impl CmaBatch {
     }
 
     /// Takes the accesses that the adapter has to carry out.
-    pub(crate) fn refused(&mut self) -> Vec<RefusedAccess> {
+    pub(crate) fn take_refused(&mut self) -> Vec<RefusedAccess> {
         core::mem::take(&mut self.refused)
     }
 
@@ -208,7 +208,7 @@ impl CmaBatch {
         self.copied >= POLL_BUDGET
     }
 
-    /// Begins a long access whose memory may be in pieces, and whose target may deny it or may want
+    /// Begins a long access whose memory may be in pieces, and whose target may deny it or may take
     /// an event. An error, and nothing done, when the target denies it.
     pub(super) fn begin<R: RmaRings>(
         &mut self,

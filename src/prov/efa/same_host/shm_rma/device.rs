@@ -25,7 +25,7 @@ pub(super) struct DeviceAccess {
     pub mem: UserMem,
     pub done: Completion,
     pub cq_data: Option<u64>,
-    /// The target wants an event of the access.
+    /// The target takes an event of the access.
     pub wants_event: bool,
     copied: usize,
     /// The copy of the next part, which is under way.
@@ -156,7 +156,7 @@ impl DeviceCopies {
     }
 
     /// Takes the accesses that the adapter has to carry out.
-    pub(super) fn refused(&mut self) -> Vec<RefusedAccess> {
+    pub(super) fn take_refused(&mut self) -> Vec<RefusedAccess> {
         core::mem::take(&mut self.refused)
     }
 

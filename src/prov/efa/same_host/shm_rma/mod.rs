@@ -122,14 +122,14 @@ impl ShmRma {
     }
 
     /// Accesses that the adapter has to carry out after all.
-    pub(crate) fn refused(&mut self) -> Vec<RefusedAccess> {
-        let mut all = self.cma.refused();
-        all.append(&mut self.device.refused());
+    pub(crate) fn take_refused(&mut self) -> Vec<RefusedAccess> {
+        let mut all = self.cma.take_refused();
+        all.append(&mut self.device.take_refused());
         all
     }
 
-    /// Adds a read or write to the batch that is copied here, if the peer permits it and wants no
-    /// event. Returns whether it was added. [`ShmRma::take_poll_due`] says whether to poll then.
+    /// Adds a read or write to the batch that is copied here, if the peer permits it and takes no
+    /// event. Returns whether it was added. [`ShmRma::take_poll_due`] returns whether to poll then.
     #[inline(never)]
     pub(crate) fn add_to_batch<R: RmaRings>(
         &mut self,
@@ -192,7 +192,7 @@ impl ShmRma {
     }
 
     /// Starts a read or write. `Unsupported`, and nothing done, when another route has to carry it;
-    /// `Done` also when it failed and its completion says so.
+    /// `Done` also when it failed and its completion reports that.
     pub(crate) fn start<P: RmaPort>(
         &mut self,
         port: &mut P,

@@ -17,7 +17,7 @@ pub(crate) trait RmaRings: SplitRings {
     /// Whether accesses to a peer go into its ring just now.
     fn admit_rma(&mut self, peer: PeerId) -> bool;
 
-    /// Whether a peer wants an event of every access.
+    /// Whether a peer takes an event of every access.
     fn wants_events(&self, peer: PeerId) -> bool;
 
     /// Whether an access is known to be permitted, and possible from here.

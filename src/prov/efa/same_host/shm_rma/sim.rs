@@ -1,7 +1,7 @@
 //! Simulates the endpoints of one host with a seed and a virtual clock. Varies the room in rings,
 //! what targets permit, what the kernel refuses, and the order in which processes run. Checks that
 //! every read and write ends once, has moved its bytes when it succeeds, touches no memory
-//! afterwards, and raises one event at a target that wants events; that no poll copies much more
+//! afterwards, and raises one event at a target that takes events; that no poll copies much more
 //! than [`POLL_BUDGET`] bytes; and that, when a process dies at any step, the operations that need
 //! it end.
 //!
@@ -89,7 +89,7 @@ struct RmaHost {
     rings: HashMap<(PeerId, PeerId), VecDeque<SimRmaRecord>>,
     /// Number of events that targets have received, by access.
     events: HashMap<u64, u32>,
-    /// Processes that want an event of every access.
+    /// Processes that take an event of every access.
     listeners: HashSet<PeerId>,
     dead: HashSet<PeerId>,
     splits: Vec<SimRmaSplit>,

@@ -535,7 +535,7 @@ fn numbers_of_peers_are_checked() {
 }
 
 #[test]
-fn bytes_that_nobody_asked_for_are_dropped() {
+fn unrequested_bytes_are_dropped() {
     // The sender writes bytes of a message that is being copied from its memory.
     let mut sim = one_message(2, 1 << 20);
     sim.post(0);

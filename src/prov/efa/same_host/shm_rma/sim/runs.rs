@@ -252,7 +252,7 @@ impl RmaSim {
             copied <= 2 * POLL_BUDGET + pieces,
             "{copied} bytes in one poll"
         );
-        let refused = state.refused();
+        let refused = state.take_refused();
         for r in refused {
             if let Some(ctx) = r.done.op() {
                 port.discard(ctx);

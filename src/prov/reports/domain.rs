@@ -1,0 +1,72 @@
+//! What every provider's domain does alike with its completion queues and counters.
+
+use super::cntr::Cntr;
+use super::cq::Cq;
+use super::PolledObject;
+use crate::core::slab::Slab;
+use crate::core::Result;
+use crate::device::domain_lock::DomainLock;
+use crate::prov::contract::{Domain, OpenedQueue};
+use crate::prov::progress_thread::Background;
+use crate::types::*;
+use std::sync::Arc;
+
+/// The state of a domain, as far as queues and counters need it.
+pub(crate) trait ReportTables {
+    fn report_tables(&mut self) -> (&mut Slab<Cq>, &mut Slab<Cntr>);
+}
+
+/// A domain with completion queues and counters in its state.
+pub(crate) trait ReportingDomain: Domain + Background {
+    type State: ReportTables;
+
+    fn state(&self) -> &DomainLock<Self::State>;
+
+    /// Adds a completion queue to the domain.
+    fn insert_cq(self: &Arc<Self>, mut cq: Cq) -> Result<OpenedQueue> {
+        cq.wait
+            .use_thread(&self.thread().wake, || self.start_progress())?;
+        let (size, wait) = (cq.size, cq.wait.set.clone());
+        let id = self.state().enter().report_tables().0.insert(cq);
+        Ok(OpenedQueue { id, size, wait })
+    }
+
+    /// Adds a counter to the domain.
+    fn insert_cntr(self: &Arc<Self>, mut c: Cntr) -> Result<OpenedQueue> {
+        c.wait
+            .use_thread(&self.thread().wake, || self.start_progress())?;
+        let wait = c.wait.set.clone();
+        let id = self.state().enter().report_tables().1.insert(c);
+        Ok(OpenedQueue { id, size: 0, wait })
+    }
+
+    /// Runs `f` on a completion queue, without progress.
+    fn with_cq<R>(&self, cq: u32, f: impl FnOnce(&mut Cq) -> R) -> Result<R> {
+        let mut s = self.state().enter();
+        s.report_tables().0.get_mut(cq).map(f).ok_or(FI_EBADF)
+    }
+
+    /// Reads a counter without progress.
+    fn peek_cntr<R>(&self, cntr: u32, f: impl FnOnce(&Cntr) -> R) -> Result<R> {
+        let mut s = self.state().enter();
+        s.report_tables().1.get(cntr).map(f).ok_or(FI_EBADF)
+    }
+
+    /// Interrupts the calls that are blocked on a completion queue (fi_cq_signal(3)).
+    fn interrupt_cq(&self, cq: u32) -> Result<()> {
+        // Another thread than the waiting one calls this, whatever the threading model.
+        let mut s = self.state().lock_from_library();
+        let (cqs, _) = s.report_tables();
+        cqs.get_mut(cq).ok_or(FI_EBADF)?.interrupt()
+    }
+}
+
+/// Records in an object's back-off that its reader has yielded; `ran`: how often other threads have
+/// run since its last yield.
+#[cold]
+pub(crate) fn note_yield(s: &mut impl ReportTables, polled: PolledObject, ran: u64) {
+    let (cqs, cntrs) = s.report_tables();
+    if let Some((backoff, _)) = polled.of(cqs, cntrs) {
+        backoff.offered(ran);
+    }
+}
