@@ -72,7 +72,7 @@ fn start(
         confirmed: given & CONFIRMED != 0 && end_is_reported,
         silent: unsignaled,
     };
-    let most = (ep.tx_size, queue_max(ep.tx_size, data));
+    let tx_size = ep.tx_size;
     let conn = match &ep.msg {
         None => {
             let peer = s.peer_of(ep, to)?;
@@ -87,7 +87,7 @@ fn start(
     };
     // The end of an unsignaled operation is not reported, so that the endpoint may be closed at
     // once: the data has to be in the socket, not to wait for a connection.
-    let waits = |c: &Conn| !has_room(c, most) || unsignaled && c.state != ConnState::Open;
+    let waits = |c: &Conn| !has_room(c, tx_size, data) || unsignaled && c.state != ConnState::Open;
     if s.conns.get(conn).is_some_and(waits) {
         // Makes progress for callers that try again without reading a queue. What is read may
         // replace the connection, and its number is another peer's then: the next call finds it.
@@ -104,22 +104,22 @@ const COPIES_MAX: usize = 64 << 20;
 /// Nanoseconds in which the socket takes nothing, for one more operation than `tx_size`.
 const EACH_NS: u64 = 50_000;
 
-/// How many operations may wait for a peer's socket at most before one with this data is refused.
+/// Whether one more operation with this data may wait for the socket: up to `tx_size` at once, and
+/// one more for each [`EACH_NS`] in which the socket takes nothing. MPI libraries do nothing else
+/// while a send is refused: a peer that computes would hold up all others. Senders that the
+/// receiver cannot keep up with are held up.
 #[inline(always)]
-fn queue_max(tx_size: usize, data: &SendData) -> usize {
-    let copied = if data.injected() { data.len() } else { 0 };
-    tx_size.max(QUEUE_MAX.min(COPIES_MAX / copied.max(1)))
+fn has_room(c: &Conn, tx_size: usize, data: &SendData) -> bool {
+    c.queued() < tx_size || may_wait(c, tx_size, data)
 }
 
-/// Whether one more operation may wait for the socket: up to `tx_size` at once, and one more for
-/// each [`EACH_NS`] in which the socket takes nothing. MPI libraries do nothing else while a send
-/// is refused: a peer that computes would hold up all others. Senders that the receiver cannot
-/// keep up with are held up.
-#[inline(always)]
-fn has_room(c: &Conn, (tx_size, most): (usize, usize)) -> bool {
-    let queued = c.queued();
-    let more = || c.full_for() / EACH_NS > (queued - tx_size) as u64;
-    queued < tx_size || queued < most && more()
+/// As [`has_room`], of a queue that has `tx_size` operations or more.
+#[cold]
+fn may_wait(c: &Conn, tx_size: usize, data: &SendData) -> bool {
+    let copied = if data.injected() { data.len() } else { 0 };
+    let most = QUEUE_MAX.min(COPIES_MAX / copied.max(1));
+    let more = c.queued() - tx_size;
+    c.queued() < most && c.full_for() / EACH_NS > more as u64
 }
 
 #[cold]

@@ -81,6 +81,11 @@ impl RingWriter {
         self.used = SIZE;
     }
 
+    /// Whether all of the ring is used.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.used == SIZE
+    }
+
     /// Its file.
     pub(crate) fn file(&self) -> &Arc<RingSegment> {
         &self.map

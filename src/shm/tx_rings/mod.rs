@@ -148,7 +148,7 @@ impl TxRing {
     /// first record since [`TxRings::arm`].
     #[cold]
     fn blocked(&mut self, why: WriteBlocked) -> bool {
-        if why == WriteBlocked::Room {
+        if why == WriteBlocked::Room && !self.ring.is_wide() {
             let (taken, now) = (self.ring.taken(), host::now());
             match self.stalled {
                 Some((at, since)) if at == taken => {

@@ -20,6 +20,11 @@ impl PendingAnswer {
     }
 }
 
+/// Whether a peer that was asked at `since` should have answered by now, nanoseconds.
+fn is_late(since: u64, now: u64) -> bool {
+    now.saturating_sub(since) > ANSWER
+}
+
 impl TxRings {
     /// Connects to a peer to find the route to it. Returns `false` while the route is not known: no
     /// packet takes another route meanwhile, because messages keep their order on one route only. A
@@ -36,12 +41,11 @@ impl TxRings {
             self.routes.resize_with(at + 1, || TxRoute::Unknown);
         }
         let now = host::now();
-        let late = |since: u64| now.saturating_sub(since) > ANSWER;
         let since_full = match self.routes.get(at) {
             Some(TxRoute::Unknown) => None,
             Some(TxRoute::BacklogFull(since)) => Some(*since),
             Some(TxRoute::Calling(_, call)) => {
-                let late = late(call.since);
+                let late = is_late(call.since, now);
                 return self.take_answer(at) || late && self.call_late(at, now);
             }
             _ => return true,
@@ -54,7 +58,7 @@ impl TxRings {
                 };
                 TxRoute::Calling(Box::new(out), call)
             }
-            Err(FI_EAGAIN) if !since_full.is_some_and(late) => {
+            Err(FI_EAGAIN) if !since_full.is_some_and(|since| is_late(since, now)) => {
                 TxRoute::BacklogFull(since_full.unwrap_or(now))
             }
             Err(e) => {
@@ -76,10 +80,11 @@ impl TxRings {
     pub(super) fn judge_late_calls(&mut self) {
         let now = host::now();
         for at in 0..self.routes.len() {
-            let late = |call: &RingRequest| now.saturating_sub(call.since) > ANSWER;
-            let is_late = matches!(self.routes.get(at), Some(TxRoute::Calling(_, c)) if late(c));
-            if is_late && !self.take_answer(at) {
-                self.call_late(at, now);
+            match self.routes.get(at) {
+                Some(TxRoute::Calling(_, call)) if is_late(call.since, now) => {
+                    let _ = self.take_answer(at) || self.call_late(at, now);
+                }
+                _ => {}
             }
         }
     }
@@ -147,15 +152,14 @@ impl TxRings {
     /// The answer of the peer that was called last and has not answered yet, if that one is not
     /// known to be stopped.
     pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
-        let calling = |r: &'_ TxRoute| match r {
-            TxRoute::Calling(out, call) if !call.stopped => Some((out.conn, Arc::clone(&out.sock))),
+        let calling = self.routes.iter().filter_map(|r| match r {
+            TxRoute::Calling(out, call) if !call.stopped => Some(out),
             _ => None,
-        };
-        let all = self.routes.iter().filter_map(calling);
-        let (conn, sock) = all.max_by_key(|(conn, _)| *conn)?;
+        });
+        let last = calling.max_by_key(|out| out.conn)?;
         Some(PendingAnswer {
-            conn,
-            sock,
+            conn: last.conn,
+            sock: Arc::clone(&last.sock),
             thread: self.thread,
         })
     }

@@ -66,7 +66,9 @@ impl LiveEndpoint {
     }
 
     /// Decides whether this poll of endpoint `id` skips the adapter, and counts the polls that do.
-    /// An idle endpoint that is not `in_turn` is skipped.
+    /// An idle endpoint that is not `in_turn` is skipped. A second decision within a poll, as
+    /// [`LiveEndpoint::take_adapter_due`] makes it, agrees with a first one that did not skip: the
+    /// endpoint counts as polled alone then.
     #[inline]
     pub(crate) fn skip_adapter_poll(
         &mut self,

@@ -127,7 +127,7 @@ pub(crate) fn wait(
     let behind = some && s.eps.get(id).is_some_and(|e| e.deferred.names(peer));
     let waits = behind || fences(call) && deferred::under_way(s, id, peer);
     if waits {
-        park_within_limit(s, id, work())?;
+        park(s, id, work())?;
     }
     Ok(waits)
 }
@@ -164,7 +164,7 @@ fn refresh(s: &mut State, av: u32) -> bool {
 /// Defers an operation until its peer on this host replies to the ring request. `FI_EAGAIN` when
 /// too many operations to that peer are deferred.
 pub(crate) fn wait_for_route(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
-    park_within_limit(s, id, work)?;
+    park(s, id, work)?;
     // That there is no answer is not an event, but found by progress.
     crate::prov::efa::progress::signal(s, id);
     Ok(())
@@ -183,17 +183,12 @@ pub(crate) fn notify_sleeper(s: &mut State, id: u32) {
 /// Most deferred operations to one peer that calls may add to.
 const PARKED_MAX: usize = 1024;
 
-fn park_within_limit(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
+fn park(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let work = work.called(s, id);
-    let parked = s.eps.get(id).map_or(0, |e| e.deferred.count(work.peer()));
-    match parked < PARKED_MAX {
-        true => park(s, id, work),
-        false => Err(FI_EAGAIN),
-    }
-}
-
-pub(crate) fn park(s: &mut State, id: u32, work: DeferredWork) -> Result<()> {
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
+    if ep.deferred.count(work.peer()) >= PARKED_MAX {
+        return Err(FI_EAGAIN);
+    }
     if !ep.enabled() {
         return Err(FI_EOPBADSTATE);
     }

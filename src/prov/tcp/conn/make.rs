@@ -312,25 +312,25 @@ fn handle_request(s: &mut TcpState, id: u32, control: &Control, h: &Hello) {
         receive(s, f);
         former = s.eps.get(ep).and_then(|e| e.conns.get(&peer).copied());
     }
+    let is_unheard = |old: &Conn| old.stream.as_ref().is_some_and(|o| o.is_unheard(UNHEARD));
     let mut ourselves = false;
     if let Some((f, old)) = former.and_then(|f| Some((f, s.conns.get(f)?))) {
         match old.state {
             // The requests of both may have crossed. But if the peer has lost the connection, or
             // its endpoint is a new one, that shows once this one is read to its end, and the
             // peer's next request is taken.
-            ConnState::Open if old.remote_pid == h.pid => {
-                if old.stream.as_ref().is_some_and(|o| o.is_unheard(UNHEARD)) {
-                    end(s, f, FI_ECONNRESET, "the peer has lost the connection");
-                    former = None;
-                } else {
-                    if let Some(stream) = &old.stream {
-                        stream.expect_reset();
-                    }
-                    return turn_away(s, id, h);
+            ConnState::Open if old.remote_pid == h.pid && !is_unheard(old) => {
+                if let Some(stream) = &old.stream {
+                    stream.expect_reset();
                 }
+                return turn_away(s, id, h);
             }
             ConnState::Open | ConnState::Accepted => {
-                end(s, f, FI_ECONNRESET, "the peer was started anew");
+                let why = match old.remote_pid == h.pid {
+                    true => "the peer has lost the connection",
+                    false => "the peer was started anew",
+                };
+                end(s, f, FI_ECONNRESET, why);
                 former = None;
             }
             ConnState::Refused { .. } => {}

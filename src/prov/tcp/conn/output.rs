@@ -10,12 +10,13 @@ use super::super::wire::{emit, parse, ByteOrder, Head, HEAD_MAX, ID_AT};
 use super::{leave_to_others, log_lost, ConnState, RegionKeys};
 use crate::core::errno::Errno;
 use crate::device::host::now;
-use crate::device::stream::{Gather, Stream};
+use crate::device::stream::Gather;
 use crate::hmem::UserMem;
 use crate::prov::contract::{SendBuffer, SendData};
 use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Payload of a queued message.
 #[derive(Debug)]
@@ -403,6 +404,7 @@ pub(crate) fn watch(s: &mut TcpState, id: u32) {
 
 /// Sends what waits, as far as the socket takes it.
 pub(crate) fn flush(s: &mut TcpState, id: u32) {
+    let mut moved = false;
     loop {
         let Some(c) = s.conns.get_mut(id) else { return };
         if c.state != ConnState::Open || c.tx.queue.is_empty() {
@@ -428,7 +430,8 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
         };
         let full = sent < g.len();
         c.tx.sent += sent;
-        if full && sent > 0 {
+        moved |= sent > 0;
+        if full && moved {
             c.tx.moved_at = now();
         }
         while let Some(c) = s.conns.get_mut(id) {
@@ -457,8 +460,8 @@ pub(crate) fn flush(s: &mut TcpState, id: u32) {
 pub(crate) struct Unsent {
     /// The descriptor of a socket that is full.
     pub full: i32,
-    /// Whether a socket has taken something.
-    pub moved: bool,
+    /// For how long none of the sockets has taken anything.
+    pub full_for: Duration,
 }
 
 /// Sends what waits at an endpoint's connections, as far as the sockets take it; `None` when that
@@ -467,17 +470,23 @@ pub(crate) fn send_rest(s: &mut TcpState, ep: u32) -> Option<Unsent> {
     let waiting = s
         .conns
         .select(|c| c.ep == ep && c.state == ConnState::Open && !c.tx.queue.is_empty());
-    let mut moved = false;
-    let mut full = None;
-    let place = |s: &TcpState, id| s.conns.get(id).map(|c| (c.tx.queue.len(), c.tx.sent));
+    let mut unsent: Option<Unsent> = None;
     for id in waiting {
-        let before = place(s, id);
         flush(s, id);
-        moved |= place(s, id) != before;
         let c = s.conns.get(id).filter(|c| !c.tx.queue.is_empty());
-        full = full.or(c.and_then(|c| c.stream.as_ref()).map(Stream::fd));
+        let Some((c, stream)) = c.and_then(|c| Some((c, c.stream.as_ref()?))) else {
+            continue;
+        };
+        let full_for = Duration::from_nanos(c.tx.full_for());
+        match &mut unsent {
+            Some(u) => u.full_for = u.full_for.min(full_for),
+            None => {
+                let full = stream.fd();
+                unsent = Some(Unsent { full, full_for });
+            }
+        }
     }
-    full.map(|full| Unsent { full, moved })
+    unsent
 }
 
 /// Handles a message whose last byte is in the socket.

@@ -32,13 +32,12 @@ impl TcpDomain {
     /// is queued, before they are closed.
     fn send_rest(&self, ep: u32) {
         let begun = Instant::now();
-        let mut stalled = begun;
-        while begun.elapsed() < REST_WAIT && stalled.elapsed() < REST_STALL {
+        while begun.elapsed() < REST_WAIT {
             let Some(rest) = conn::send_rest(&mut self.lock(), ep) else {
                 return;
             };
-            if rest.moved {
-                stalled = Instant::now();
+            if rest.full_for.min(begun.elapsed()) >= REST_STALL {
+                return;
             }
             crate::device::wait::poll_fd(rest.full, libc::POLLOUT, 10);
         }
