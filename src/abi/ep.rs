@@ -50,6 +50,15 @@ impl<D: Domain> EpBody<D> {
         }
     }
 
+    /// The endpoint, for a `*msg` call that starts at once.
+    #[inline(always)]
+    pub(crate) fn untriggered(&self, flags: u64) -> Option<u32> {
+        match self.who {
+            Poster::Ep(id) if flags & FI_TRIGGER == 0 => Some(id),
+            _ => None,
+        }
+    }
+
     /// The endpoint's number; `FI_EOPNOTSUPP` for a shared receive context.
     pub(crate) fn id(&self) -> Result<u32> {
         match self.who {

@@ -180,6 +180,7 @@ pub(crate) struct MsgArgs {
 }
 
 impl FromC<*const fi_msg> for MsgArgs {
+    #[inline(always)]
     unsafe fn from_c(m: *const fi_msg) -> Result<Self> {
         // SAFETY: the message is NULL or valid, with its lists; their memory is lent until
         // completion.
@@ -197,6 +198,7 @@ impl FromC<*const fi_msg> for MsgArgs {
 }
 
 impl FromC<*const fi_msg_tagged> for MsgArgs {
+    #[inline(always)]
     unsafe fn from_c(m: *const fi_msg_tagged) -> Result<Self> {
         // SAFETY: as above.
         unsafe {
@@ -213,6 +215,59 @@ impl FromC<*const fi_msg_tagged> for MsgArgs {
 }
 
 impl MsgArgs {
+    /// Sends it.
+    #[inline(always)]
+    fn start_send<D: Domain>(&self, e: &EpBody<D>, flags: u64) -> Result<()> {
+        let (Some(id), Some(buf)) = (e.untriggered(flags), self.buffers.one_of_host()) else {
+            return self.start_any_send(e, flags);
+        };
+        let (to, common) = (self.envelope(flags), FlaggedCall::new(self.context, flags));
+        match flags & FI_INJECT {
+            0 => e.domain.send(id, &to.request(buf.piece()?, common)),
+            _ => e
+                .domain
+                .send(id, &to.request(buf.to_inject().host()?, common)),
+        }
+    }
+
+    /// As [`MsgArgs::start_send`], of any memory and flags.
+    #[cold]
+    #[inline(never)]
+    fn start_any_send<D: Domain>(&self, e: &EpBody<D>, flags: u64) -> Result<()> {
+        self.send(flags, |r| go(e, r))
+    }
+
+    /// Posts a receive into it, peeks, claims or discards.
+    #[inline(always)]
+    fn start_receive<D: Domain>(&self, e: &EpBody<D>, flags: u64) -> Result<()> {
+        let (Some(_), Some(buf)) = (e.untriggered(flags), self.buffers.one_of_host()) else {
+            return self.start_any_receive(e, flags);
+        };
+        let r = RecvReq {
+            mem: buf.piece()?,
+            src: self.addr,
+            tag: self.tag,
+            common: FlaggedCall::new(self.context, flags),
+        };
+        e.domain.recv(e.who, &r)
+    }
+
+    /// As [`MsgArgs::start_receive`], of any memory and flags.
+    #[cold]
+    #[inline(never)]
+    fn start_any_receive<D: Domain>(&self, e: &EpBody<D>, flags: u64) -> Result<()> {
+        go(e, self.receive(flags)?)
+    }
+
+    #[inline(always)]
+    fn envelope(&self, flags: u64) -> Envelope {
+        Envelope {
+            to: self.addr,
+            tag: self.tag.map(|(tag, _)| tag),
+            cq_data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data),
+        }
+    }
+
     /// The request to send it, given to `f`.
     pub(crate) fn send<T>(
         &self,
@@ -220,12 +275,9 @@ impl MsgArgs {
         f: impl FnOnce(MsgReq<SendData>) -> Result<T>,
     ) -> Result<T> {
         with_data(self.buffers.mem()?, flags, |data| {
-            let to = Envelope {
-                to: self.addr,
-                tag: self.tag.map(|(tag, _)| tag),
-                cq_data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data),
-            };
-            f(to.request(data, flagged(self.context, flags)))
+            f(self
+                .envelope(flags)
+                .request(data, flagged(self.context, flags)))
         })
     }
 
@@ -268,7 +320,7 @@ entry! {
         m: *const fi_msg as MsgArgs,
         flags: u64,
     ) -> isize = "fi_recvmsg" {
-        go(e, m.receive(flags)?)
+        m.start_receive(e, flags)
     }
 }
 
@@ -301,7 +353,7 @@ entry! {
         m: *const fi_msg as MsgArgs,
         flags: u64,
     ) -> isize = "fi_sendmsg" {
-        m.send(flags, |r| go(e, r))
+        m.start_send(e, flags)
     }
 }
 
@@ -388,7 +440,7 @@ entry! {
         m: *const fi_msg_tagged as MsgArgs,
         flags: u64,
     ) -> isize = "fi_trecvmsg" {
-        go(e, m.receive(flags)?)
+        m.start_receive(e, flags)
     }
 }
 
@@ -423,7 +475,7 @@ entry! {
         m: *const fi_msg_tagged as MsgArgs,
         flags: u64,
     ) -> isize = "fi_tsendmsg" {
-        m.send(flags, |r| go(e, r))
+        m.start_send(e, flags)
     }
 }
 

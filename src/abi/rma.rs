@@ -171,6 +171,7 @@ pub(crate) struct RmaMsgArgs {
 
 /// `FI_EINVAL` for no piece of remote memory, and for more than any provider supports.
 impl FromC<*const fi_msg_rma> for RmaMsgArgs {
+    #[inline(always)]
     unsafe fn from_c(m: *const fi_msg_rma) -> Result<Self> {
         // SAFETY: the message is NULL or valid, with its lists; their memory is lent until
         // completion.
@@ -210,7 +211,40 @@ fn remote_pieces(from: &[fi_rma_iov]) -> Iovs {
 
 impl RmaMsgArgs {
     /// Starts the operation at the endpoint.
+    #[inline(always)]
     fn start<D: Domain>(&self, e: &EpBody<D>, flags: u64, write: bool) -> Result<()> {
+        let one = self.buffers.one_of_host().filter(|_| self.pieces.is_none());
+        let (Some(id), Some(buf)) = (e.untriggered(flags), one) else {
+            return self.start_any(e, flags, write);
+        };
+        let (remote, common) = (
+            self.access(flags, write),
+            FlaggedCall::new(self.context, flags),
+        );
+        match (flags & FI_INJECT, write) {
+            (0, _) => e.domain.rma(id, &remote.request(buf.piece()?, common)),
+            (_, true) => e
+                .domain
+                .rma(id, &remote.request(buf.to_inject().host()?, common)),
+            (_, false) => Err(FI_EBADFLAGS),
+        }
+    }
+
+    #[inline(always)]
+    fn access(&self, flags: u64, write: bool) -> RemoteAccess {
+        RemoteAccess {
+            peer: self.addr,
+            addr: self.remote.addr,
+            key: self.remote.key,
+            write,
+            cq_data: (write && flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data),
+        }
+    }
+
+    /// As [`RmaMsgArgs::start`], of any memory and flags.
+    #[cold]
+    #[inline(never)]
+    fn start_any<D: Domain>(&self, e: &EpBody<D>, flags: u64, write: bool) -> Result<()> {
         match &self.pieces {
             None => self.request(flags, write, |r| go(e, r)),
             Some(all) => self.start_pieces(e, flags, write, all),
@@ -270,13 +304,7 @@ impl RmaMsgArgs {
         if !write && flags & FI_INJECT != 0 {
             return Err(FI_EBADFLAGS);
         }
-        let remote = RemoteAccess {
-            peer: self.addr,
-            addr: self.remote.addr,
-            key: self.remote.key,
-            write,
-            cq_data: (write && flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data),
-        };
+        let remote = self.access(flags, write);
         with_data(mem, flags, |data| {
             f(remote.request(data, flagged(self.context, flags)))
         })

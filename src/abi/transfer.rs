@@ -79,6 +79,13 @@ impl Buffer {
         of_device(self.desc)
     }
 
+    /// The bytes of a call with FI_INJECT.
+    #[inline(always)]
+    pub(crate) fn to_inject(self) -> InjectBytes {
+        let LentBytes { at: buf, len } = self.bytes;
+        InjectBytes { buf, len }
+    }
+
     /// Host memory in one piece. `FI_EINVAL` for a NULL that has a length.
     #[inline(always)]
     pub(crate) fn piece(&self) -> Result<Piece> {
@@ -176,6 +183,22 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
+    /// The only buffer, if it is host memory; no bytes if there is none.
+    #[inline(always)]
+    pub(crate) fn one_of_host(&self) -> Option<Buffer> {
+        if self.count == 0 {
+            return Some(Buffer::EMPTY);
+        }
+        if self.count > 1 || self.iov.is_null() {
+            return None;
+        }
+        // SAFETY: see the module text; each list has one element.
+        let (kind, iov) = unsafe { (kind_of(self.desc, 0), *self.iov) };
+        // SAFETY: as above, the element's memory is lent until completion.
+        let buffer = unsafe { Buffer::new(iov.iov_base, iov.iov_len, core::ptr::null_mut()) };
+        (kind == MemKind::Host).then_some(buffer)
+    }
+
     /// The memory. `FI_EINVAL` for a list that is missing or longer than `iov_limit`.
     pub(crate) fn mem(&self) -> Result<UserMem> {
         let (iov, count) = (self.iov, self.count);

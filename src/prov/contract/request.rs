@@ -1,14 +1,15 @@
 //! Requests: what an application asks an endpoint for, without C pointers.
 //!
 //! A request is borrowed from the caller for the length of the call. The kinds of its buffers and
-//! flags are type parameters: for calls without flags and with one buffer of host memory ([`Piece`]
-//! or [`InjectBuf`], with [`PlainCall`]) a provider is compiled with that knowledge; [`SendData`]
-//! and [`Common`] stand for any call.
+//! flags are type parameters: for calls with one buffer of host memory ([`Piece`] or [`InjectBuf`])
+//! and without flags ([`PlainCall`]) or with flags of their own ([`FlaggedCall`]) a provider is
+//! compiled with that knowledge; [`SendData`] and [`Common`] stand for any call.
 
 use crate::core::iovs::{Iovs, RmaIov};
 use crate::core::Result;
 use crate::hmem::{InjectBuf, Owned, Piece, UserMem};
 use crate::types::*;
+use core::ffi::c_void;
 
 /// Poster of a receive: an endpoint, or a shared receive context.
 #[derive(Clone, Copy, Debug)]
@@ -247,6 +248,53 @@ impl Call for PlainCall {
     fn common(&self) -> Common {
         Common {
             context: self.context,
+            ..Common::default()
+        }
+    }
+}
+
+/// A `*msg` call, which has flags of its own: the defaults of an alias or of the endpoint do not
+/// matter. Not with FI_TRIGGER.
+#[derive(Clone, Copy, Debug)]
+pub struct FlaggedCall {
+    /// `context` of the call, for its completion.
+    pub context: usize,
+    /// FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE, ...
+    pub flags: u64,
+}
+
+impl FlaggedCall {
+    /// A call with this `context` and these flags.
+    #[inline(always)]
+    pub fn new(context: *mut c_void, flags: u64) -> FlaggedCall {
+        let context = context as usize;
+        FlaggedCall { context, flags }
+    }
+}
+
+impl Call for FlaggedCall {
+    const PLAIN: bool = false;
+
+    #[inline(always)]
+    fn context(&self) -> usize {
+        self.context
+    }
+    #[inline(always)]
+    fn flags(&self) -> Option<u64> {
+        Some(self.flags)
+    }
+    #[inline(always)]
+    fn flags_or(&self, _: u64) -> u64 {
+        self.flags
+    }
+    #[inline(always)]
+    fn is_work(&self) -> bool {
+        false
+    }
+    fn common(&self) -> Common {
+        Common {
+            context: self.context,
+            flags: Some(self.flags),
             ..Common::default()
         }
     }
