@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 /// Polls without a record after which a ring is not in use, and is parked if more than
 /// [`AWAKE_RINGS`] are active.
-pub(super) const IDLE_POLLS: u32 = 4096;
+pub(super) const IDLE_POLLS: u64 = 4096;
+/// Polls from one look for idle rings to the next.
+const PARK_INTERVAL: u64 = 256;
 /// Number of active rings up to which none is parked: to look at one takes a nanosecond or two, and
 /// a wake-up five thousand and more.
 pub(super) const AWAKE_RINGS: usize = 16;
@@ -24,17 +26,35 @@ struct RxRing {
     /// The peer's number at the caller of [`RxRings::poll_all`].
     peer: Option<PeerId>,
     conn: u64,
-    /// Polls since the last record.
-    idle: u32,
+    /// The poll that has read its last record.
+    used: u64,
+    /// The last look has found a record.
+    filled: bool,
     ended: bool,
     /// The peer is known to be gone, and not only this ring.
     peer_gone: bool,
 }
 
 impl RxRing {
-    /// Whether it has been empty for [`IDLE_POLLS`] polls.
-    fn is_idle(&self) -> bool {
-        self.idle >= IDLE_POLLS
+    /// Whether it has been empty for [`IDLE_POLLS`] polls, with the number of the current one.
+    fn is_idle(&self, polls: u64) -> bool {
+        polls - self.used >= IDLE_POLLS
+    }
+
+    /// Notes a record in this poll.
+    #[inline(always)]
+    fn mark_used(&mut self, poll: u64) {
+        (self.used, self.filled) = (poll, true);
+    }
+
+    /// Whether there is a record; a look at an empty ring touches nothing else.
+    #[inline(always)]
+    fn ready(&mut self) -> bool {
+        if !self.ring.ready() {
+            self.filled = false;
+            return false;
+        }
+        true
     }
 
     /// Takes the record of this kind and length that was looked at. `true` when the writer has to
@@ -52,13 +72,6 @@ impl RxRing {
     fn end(&mut self) {
         self.ended = true;
         self.ring.ignore_writer_lock();
-    }
-
-    /// Counts a poll without a record. Whether [`RxRings::park_idle`] has to look at the ring.
-    #[inline]
-    fn count_empty_poll(&mut self, crowded: bool) -> bool {
-        self.idle = self.idle.saturating_add(1);
-        crowded && self.is_idle() || self.ended
     }
 }
 
@@ -78,6 +91,11 @@ pub struct RxRings {
     held: HeldPeers,
     /// The ring that a poll begins with.
     turn: usize,
+    /// Polls so far, and the last one that has read a record or in which a ring was woken.
+    polls: u64,
+    last_used: u64,
+    /// The poll that looks for rings to park or to drop.
+    next_park: u64,
     /// A thread may wait on the descriptor, and the active rings ask for a wake-up. Stays set until
     /// there is an event: the thread that polls meanwhile may be another.
     armed: bool,
@@ -99,6 +117,9 @@ impl RxRings {
             parked: Vec::new(),
             held: HeldPeers::None,
             turn: 0,
+            polls: 0,
+            last_used: 0,
+            next_park: PARK_INTERVAL,
             armed: false,
             gone_peers: Vec::new(),
             disconnected: Vec::new(),
@@ -152,27 +173,21 @@ impl RxRings {
         self.active.len() > AWAKE_RINGS
     }
 
-    /// Whether one of the last `polls` polls has found a record in an active ring.
+    /// Whether one of the last `polls` polls has found a record.
     #[inline]
-    pub fn used_within(&self, polls: u32) -> bool {
-        self.active.iter().any(|i| i.idle < polls)
+    pub fn used_within(&self, polls: u64) -> bool {
+        !self.active.is_empty() && self.polls - self.last_used < polls
     }
 
     /// A poll that finds nothing, which is the usual case. Returns `false` when there may be a
     /// record or an event; nothing has been done then.
     #[inline]
     pub fn poll_idle(&mut self) -> bool {
-        if self.shared.news.load(Acquire) || self.active.iter().any(|i| i.ring.ready()) {
+        if self.shared.news.load(Acquire) || self.active.iter_mut().any(RxRing::ready) {
             return false;
         }
-        let crowded = self.is_crowded();
-        let mut any_idle = false;
-        for i in &mut self.active {
-            any_idle |= i.count_empty_poll(crowded);
-        }
-        if any_idle {
-            self.park_idle();
-        }
+        self.polls += 1;
+        self.park_if_due();
         true
     }
 
@@ -197,9 +212,8 @@ impl RxRings {
         if self.shared.news.load(Acquire) {
             return PollStatus::Deferred;
         }
+        self.polls += 1;
         let n = self.active.len();
-        let crowded = self.is_crowded();
-        let mut any_idle = false;
         let mut found = PollStatus::Empty;
         let mut left = budget;
         let mut at = self.turn;
@@ -209,9 +223,12 @@ impl RxRings {
                 break;
             };
             at += 1;
+            if !i.ready() {
+                continue;
+            }
+            let burst = i.filled;
             // A ring that was empty at the last poll has one message, mostly: a look behind that
             // message takes the cache line from its writer.
-            let burst = i.idle == 0;
             let most = if MESSAGES && !burst { 1 } else { left };
             let (mut taken, mut wake) = (0, false);
             let mut flow = Flow::Taken;
@@ -240,7 +257,8 @@ impl RxRings {
                 self.thread.wake(i.conn);
             }
             if taken > 0 {
-                i.idle = 0;
+                i.mark_used(self.polls);
+                self.last_used = self.polls;
                 found = PollStatus::Taken;
                 if MESSAGES {
                     left = left.saturating_sub(taken);
@@ -248,7 +266,6 @@ impl RxRings {
             }
             match flow {
                 Flow::Deferred if !MESSAGES || taken == 0 => return PollStatus::Deferred,
-                Flow::Taken if taken == 0 => any_idle |= i.count_empty_poll(crowded),
                 Flow::Taken if left > 0 => {}
                 _ => {
                     self.turn = at;
@@ -256,9 +273,7 @@ impl RxRings {
                 }
             }
         }
-        if any_idle {
-            self.park_idle();
-        }
+        self.park_if_due();
         found
     }
 
@@ -273,11 +288,13 @@ impl RxRings {
         if self.shared.news.load(Acquire) {
             self.take_events();
         }
+        self.polls += 1;
         let mut some = false;
-        let crowded = self.is_crowded();
-        let mut any_idle = false;
         let thread = self.thread;
         for i in &mut self.active {
+            if !i.ready() {
+                continue;
+            }
             let mut n = 0;
             while n < BURST {
                 let (kind, len) = match i.ring.next_record() {
@@ -291,6 +308,7 @@ impl RxRings {
                     },
                     Lookup::Broken => {
                         (i.ended, i.peer_gone) = (true, true);
+                        self.next_park = 0;
                         break;
                     }
                 };
@@ -303,56 +321,68 @@ impl RxRings {
                 thread.wake(i.conn);
             }
             if n > 0 {
-                i.idle = 0;
+                i.mark_used(self.polls);
+                self.last_used = self.polls;
                 some = true;
-            } else {
-                any_idle |= i.count_empty_poll(crowded);
             }
         }
-        if any_idle {
+        self.park_if_due();
+        some
+    }
+
+    /// Ends a poll that has looked at all rings.
+    #[inline(always)]
+    fn park_if_due(&mut self) {
+        if self.polls >= self.next_park {
             self.park_idle();
         }
-        some
     }
 
     /// Parks rings that have been empty for [`IDLE_POLLS`] polls, until [`AWAKE_RINGS`] are left,
     /// and drops rings of peers that are gone.
     #[cold]
+    #[inline(never)]
     fn park_idle(&mut self) {
-        let parks = self.is_crowded();
+        let polls = self.polls;
+        let parks = self.is_crowded() && self.active.iter().any(|i| i.is_idle(polls));
         if parks {
-            for i in self.active.iter().filter(|i| i.is_idle()) {
+            for i in self.active.iter().filter(|i| i.is_idle(polls)) {
                 i.ring.arm_wakeup();
             }
             asymmetric_fence();
         }
         let mut at = 0;
         while let Some(i) = self.active.get(at) {
-            if i.ended && i.idle > 0 {
+            if i.ended && i.used < polls {
                 let i = self.active.swap_remove(at);
                 self.thread.forget(i.conn);
                 // A caller gives its ring up when the answer comes late, and goes by the adapter.
                 if i.ring.was_used() || i.peer_gone {
                     self.gone_peers.push(i.from);
                 }
-            } else if self.is_crowded() && i.is_idle() && i.ring.can_sleep() {
+            } else if self.is_crowded() && i.is_idle(polls) && i.ring.can_sleep() {
                 let i = self.active.swap_remove(at);
                 self.parked.push(i);
             } else {
                 // A writer that need not wake us must not try to.
-                if parks && i.is_idle() && !self.armed {
+                if parks && i.is_idle(polls) && !self.armed {
                     i.ring.disarm_wakeup();
                 }
                 at += 1;
             }
         }
+        self.next_park = match self.active.iter().any(|i| i.ended) {
+            true => 0,
+            false => polls + PARK_INTERVAL,
+        };
     }
 
     fn wake(&mut self, conn: u64) -> Option<&mut RxRing> {
         if let Some(at) = self.parked.iter().position(|i| i.conn == conn) {
+            self.last_used = self.polls;
             let mut i = self.parked.swap_remove(at);
             i.ring.disarm_wakeup();
-            i.idle = 0;
+            i.mark_used(self.polls);
             self.active.push(i);
             return self.active.last_mut();
         }
@@ -390,12 +420,14 @@ impl RxRings {
             match n {
                 RingEvent::Ring(conn, from, ring) => {
                     ring.hold(self.held.includes(&from));
+                    self.last_used = self.polls;
                     self.active.push(RxRing {
                         ring,
                         peer: None,
                         from,
                         conn,
-                        idle: 0,
+                        used: self.polls,
+                        filled: true,
                         ended: false,
                         peer_gone: false,
                     });
@@ -406,7 +438,10 @@ impl RxRings {
                     self.wake(conn);
                 }
                 RingEvent::End(conn) => match self.wake(conn) {
-                    Some(i) => i.end(),
+                    Some(i) => {
+                        i.end();
+                        self.next_park = 0;
+                    }
                     None => self.disconnected.push(conn),
                 },
             }
@@ -422,6 +457,7 @@ impl RxRings {
         if let Some(i) = self.wake(conn) {
             i.peer_gone = true;
             i.end();
+            self.next_park = 0;
         }
         true
     }

@@ -79,7 +79,7 @@ impl LiveEndpoint {
         let alone = core::mem::replace(&mut all.last, id) == id;
         let skipped = self.skipped_polls;
         let used = |h: &ShmEndpoint| {
-            let recently = skipped < QUIET_INTERVAL || h.rx.used_within(QUIET_INTERVAL);
+            let recently = skipped < QUIET_INTERVAL || h.rx.used_within(QUIET_INTERVAL.into());
             h.rx.in_use() && recently || h.tx.has_outstanding()
         };
         let seldom = match self.shm_ep.as_ref().is_some_and(used) {
