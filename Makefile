@@ -24,7 +24,7 @@ WARN := -Wall -Wextra -Werror
 
 FUZZ_SECONDS ?= 3600
 HOST := $(shell rustc -vV | sed -n 's/host: //p')
-.PHONY: all demo sealed fuzz miri miri-check asan tsan instructions budgets depth scale check bench install headers headers-check clean
+.PHONY: all demo sealed fuzz miri miri-check asan tsan compiler-check instructions budgets depth scale check bench install headers headers-check clean
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 PROVIDER := $(BUILD)/provider/libefa-fi.so
@@ -143,6 +143,7 @@ check-aside:
 	$(ASAN) --no-run
 	$(TSAN) --no-run
 	$(MAKE) aarch64-build
+	$(MAKE) compiler-check
 
 bench: all
 	$(CARGO) run --quiet --release -p fabtests-compat -- bench --pin --lib $(BUILD)/lib \
@@ -245,6 +246,10 @@ TSAN := CARGO_PROFILE_DEV_OPT_LEVEL=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=t
 	--target $(HOST) --target-dir target/tsan --test threads
 tsan:
 	$(TSAN)
+
+# Code that a known defect of the compiler makes wrong.
+compiler-check:
+	tests/compiler.sh $(BUILD)/compiler
 
 # The library and its tests for aarch64, which qemu carries out. Debian: dpkg --add-architecture
 # arm64; packages gcc-aarch64-linux-gnu, qemu-user-static, libc6:arm64, libgcc-s1:arm64; rustup
