@@ -48,6 +48,32 @@ static void expect(void)
 	DO(0, fi_recv(ep, to, LEN, fi_mr_desc(got), FI_ADDR_UNSPEC, NULL));
 }
 
+/* fi_sendmsg of `len` bytes to itself, into a receive of fi_recvmsg; both have completions. */
+static void send_flagged(size_t len, uint64_t flags)
+{
+	void *desc[] = { fi_mr_desc(sent), fi_mr_desc(got) };
+	struct iovec out = { from, len }, in = { to, LEN };
+	struct fi_msg msg = { .msg_iov = &out, .desc = desc, .iov_count = 1, .addr = self, .data = 77 };
+	struct fi_msg rcv = { .msg_iov = &in, .desc = desc + 1, .iov_count = 1, .addr = FI_ADDR_UNSPEC };
+	int receives = 0;
+
+	fill();
+	DO(0, fi_recvmsg(ep, &rcv, FI_COMPLETION));
+	DO(0, fi_sendmsg(ep, &msg, flags | FI_COMPLETION));
+	for (int i = 0; i < 2; i++) {
+		struct fi_cq_data_entry e = next();
+
+		if (e.flags & FI_RECV) {
+			receives++;
+			TRUE(e.len == len);
+			TRUE(!(flags & FI_REMOTE_CQ_DATA) == !(e.flags & FI_REMOTE_CQ_DATA));
+			TRUE(!(flags & FI_REMOTE_CQ_DATA) || e.data == 77);
+		}
+	}
+	DO(1, receives);
+	arrived(len);
+}
+
 int main(int argc, char **argv)
 {
 	size_t most = argc > 1 ? strtoul(argv[1], NULL, 0) : 32, n = sizeof(size_t), writes = 99;
@@ -81,6 +107,12 @@ int main(int argc, char **argv)
 		arrived(len);
 	}
 	DO(-FI_EMSGSIZE, fi_inject(ep, from, most + 1, self));
+	for (size_t len = 1; len <= most; len++) {
+		send_flagged(len, FI_INJECT);
+		send_flagged(len, FI_INJECT | FI_REMOTE_CQ_DATA);
+		send_flagged(len, FI_REMOTE_CQ_DATA);
+		send_flagged(len * 20, 0);
+	}
 	for (size_t len = 1; len <= writes; len++) {
 		fill();
 		DO(0, fi_inject_write(ep, from, len, self, at, key));

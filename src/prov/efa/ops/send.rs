@@ -157,7 +157,7 @@ fn send_to<D: SendBuffer, C: Call>(
             }
             Ok(())
         }
-        (MessageRoute::Direct, Some(p)) if simple && C::PLAIN => {
+        (MessageRoute::Direct, Some(p)) if simple && r.common.rings() => {
             let done = || completion(peer, r, mode.entry);
             match live.qp.send_piece(done, r.cq_data, p, r.data.injected()) {
                 Verdict::Queued => Ok(()),
