@@ -89,8 +89,9 @@ impl<T> DomainLock<T> {
         self.lock_from_library()
     }
 
-    /// For a thread of the library that has just left: returns once a thread that waited has been
+    /// For a thread that has just left, and that polls: returns once a thread that waited has been
     /// inside.
+    #[inline(always)]
     pub fn give_way(&self) {
         self.lock.give_way();
     }

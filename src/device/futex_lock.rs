@@ -2,8 +2,8 @@
 //!
 //! Every call to a domain takes this lock once, so each instruction counts. It is not fair: the
 //! thread that releases it can acquire it again before a waiting thread runs. Threads that hold it
-//! for long therefore use [`FutexLock::give_way`]. There is no poisoning: a panic is caught within
-//! the call, after its guard has released the lock.
+//! for long, and calls that have polled in vain, therefore use [`FutexLock::give_way`]. There is no
+//! poisoning: a panic is caught within the call, after its guard has released the lock.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
@@ -68,10 +68,15 @@ impl FutexLock {
 
     /// For a thread that has just released the lock: returns once a thread that slept for it has
     /// had it, at once if none sleeps.
+    #[inline(always)]
     pub(crate) fn give_way(&self) {
-        if !self.is_wanted() {
-            return;
+        if self.is_wanted() {
+            self.await_next_holder();
         }
+    }
+
+    #[cold]
+    fn await_next_holder(&self) {
         let served = self.served.load(Relaxed);
         let since = Instant::now();
         while self.is_wanted() && self.served.load(Relaxed) == served && since.elapsed() < WAY {

@@ -397,6 +397,19 @@ fn an_application_that_polls_again_takes_its_queue_pair_back() {
 }
 
 #[test]
+fn a_signal_that_is_written_during_a_poll_is_taken_by_the_next() {
+    let qp = device(None).open_qp(0, PacketQp::DEFAULT).unwrap();
+    qp.shared.signal_between_polls();
+    let mut fd = libc::pollfd {
+        fd: qp.shared.event_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor's entry is passed.
+    assert_eq!(unsafe { libc::poll(&mut fd, 1, 0) }, 0);
+}
+
+#[test]
 fn a_burst_leaves_although_its_application_no_longer_polls() {
     let d = device(None);
     let mut a = d.open_qp(0, PacketQp::DEFAULT).unwrap();

@@ -51,8 +51,9 @@ pub(crate) struct SharedEngine {
     polls_beside: AtomicU32,
     /// The application waits on `event_fd`.
     armed: AtomicBool,
-    /// `event_fd` was signalled, and no poll has reset it.
-    signalled: AtomicBool,
+    /// Signals of `event_fd` that no poll has taken. Counted before the signal is written: the write
+    /// may wake a caller on this processor, who polls before this thread runs again.
+    signals: AtomicU32,
     socket: i32,
     event_fd: i32,
     /// Where callers on this host ask to be admitted.
@@ -73,16 +74,22 @@ impl SharedEngine {
             Ordering::Relaxed,
         );
         // The thread that polls may be another one than the thread that waits on `event_fd`.
-        if self.signalled.load(Ordering::Relaxed) {
-            self.signalled.store(false, Ordering::SeqCst);
-            self.armed.store(false, Ordering::SeqCst);
-            let mut n = 0u64;
-            // SAFETY: reads eight bytes into a variable of eight bytes.
-            unsafe { libc::read(self.event_fd, (&raw mut n).cast(), 8) };
+        if self.signals.load(Ordering::Relaxed) > 0 {
+            self.take_signals();
         }
         if self.thread_driven.load(Ordering::Relaxed) {
             self.take_back();
         }
+    }
+
+    /// Resets `event_fd`. A signal that is counted and not yet written is left to a later poll.
+    #[cold]
+    fn take_signals(&self) {
+        self.armed.store(false, Ordering::SeqCst);
+        let mut n = 0u64;
+        // SAFETY: reads eight bytes into a variable of eight bytes.
+        unsafe { libc::read(self.event_fd, (&raw mut n).cast(), 8) };
+        self.signals.fetch_sub(n as u32, Ordering::SeqCst);
     }
 
     /// Takes the queue pair back from the thread once the application polls again.
@@ -190,12 +197,24 @@ impl SharedEngine {
 
     fn signal(&self) {
         if self.armed.load(Ordering::SeqCst) {
-            let one = 1u64;
-            // SAFETY: writes eight bytes from a variable of eight bytes.
-            unsafe { libc::write(self.event_fd, (&raw const one).cast(), 8) };
-            // Set after the write, so that a poll that sees the flag finds a value to read.
-            self.signalled.store(true, Ordering::SeqCst);
+            self.signals.fetch_add(1, Ordering::SeqCst);
+            self.write_signal();
         }
+    }
+
+    fn write_signal(&self) {
+        let one = 1u64;
+        // SAFETY: writes eight bytes from a variable of eight bytes.
+        unsafe { libc::write(self.event_fd, (&raw const one).cast(), 8) };
+    }
+
+    /// As [`SharedEngine::signal`], with polls just before and just after the signal is written.
+    #[cfg(test)]
+    pub(crate) fn signal_between_polls(&self) {
+        self.signals.fetch_add(1, Ordering::SeqCst);
+        self.record_poll();
+        self.write_signal();
+        self.record_poll();
     }
 
     /// Shares an engine with the thread.
@@ -218,7 +237,7 @@ impl SharedEngine {
             handing_over: Mutex::default(),
             polls_beside: AtomicU32::new(0),
             armed: AtomicBool::new(false),
-            signalled: AtomicBool::new(false),
+            signals: AtomicU32::new(0),
             socket,
             event_fd,
             listener: Mutex::new(listener),

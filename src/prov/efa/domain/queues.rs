@@ -59,22 +59,17 @@ impl CompletionQueues for EfaDomain {
         count: usize,
         each: impl Fn(usize, &Entry) + Copy,
     ) -> Result<usize> {
-        {
-            let mut s = self.lock();
-            let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
-            if cq.has_any() {
-                let n = cq.take_ready(count, each);
-                if n > 0 {
-                    return Ok(n);
-                }
-            } else if let Some(found) = poll::read::<NAMED>(&mut s, id, count, each) {
-                return found;
-            }
-            if let Some(n) = poll_cq(&mut s, id, count, each)? {
-                return Ok(n);
+        let found = take_or_poll::<NAMED>(&mut self.lock(), id, count, each);
+        match found {
+            Ok(Some(n)) => Ok(n),
+            Ok(None) => Err(self.offer(PolledObject::Cq(id))),
+            Err(e) => {
+                // A thread that polls in a loop holds the lock nearly always, and acquires it again
+                // before a thread that sleeps for it has woken up.
+                self.state.give_way();
+                Err(e)
             }
         }
-        Err(self.offer(PolledObject::Cq(id)))
     }
 
     fn find_completions(&self, id: u32) -> Result<bool> {
@@ -141,6 +136,27 @@ pub(super) fn arm_with_endpoints(
     }
     set.signal();
     Err(FI_EAGAIN)
+}
+
+/// Takes completions that wait in the queue, or polls for new ones. `Ok(None)`: the caller should
+/// yield, as [`poll_cq`] says.
+#[inline(always)]
+fn take_or_poll<const NAMED: bool>(
+    s: &mut State,
+    id: u32,
+    count: usize,
+    each: impl Fn(usize, &Entry) + Copy,
+) -> Result<Option<usize>> {
+    let cq = s.cqs.get_mut(id).ok_or(FI_EBADF)?;
+    if cq.has_any() {
+        let n = cq.take_ready(count, each);
+        if n > 0 {
+            return Ok(Some(n));
+        }
+    } else if let Some(found) = poll::read::<NAMED>(s, id, count, each) {
+        return found.map(Some);
+    }
+    poll_cq(s, id, count, each)
 }
 
 /// The slow path of `read_cq`. `Ok(None)`: nothing was found, as in many polls before; the caller

@@ -33,8 +33,11 @@ impl Counters for TcpDomain {
 
     fn read_cntr(&self, id: u32) -> Result<(u64, u64)> {
         let (read, offers) = self.with_cntr(id, Cntr::read)?;
-        if offers {
-            self.offer(PolledObject::Cntr(id));
+        match offers {
+            true => {
+                self.offer(PolledObject::Cntr(id));
+            }
+            false => self.state().give_way(),
         }
         Ok(read)
     }

@@ -80,8 +80,12 @@ impl CompletionQueues for TcpDomain {
             if cq.error_next() {
                 return Err(FI_EAVAIL);
             }
-            if let Some(vain) = cq.note_empty_poll() {
-                return vain;
+            if cq.note_empty_poll().is_some() {
+                drop(s);
+                // A thread that polls in a loop holds the lock nearly always, and acquires it again
+                // before a thread that sleeps for it has woken up.
+                self.state.give_way();
+                return Err(FI_EAGAIN);
             }
         }
         Err(self.offer(PolledObject::Cq(id)))
