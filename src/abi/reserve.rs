@@ -3,8 +3,8 @@
 //!
 //! Rust's collections end the process when an allocation fails. Here none does: what malloc
 //! refuses, up to [`LARGEST`], comes from a static reserve, whose pages take memory only once they
-//! are used. `core::memory` tells the library when half of it is used up: it takes in nothing more
-//! for a while. Larger allocations can fail, and are made with `try_reserve` or `Map::create`.
+//! are used. `core::memory` tells the library how much of it is used up: it takes in less and less
+//! meanwhile. Larger allocations can fail, and are made with `try_reserve` or `Map::create`.
 //!
 //! Invariant: a unit of the reserve belongs to at most one allocation, which its bit says; the bits
 //! are behind one lock.
@@ -17,7 +17,7 @@ use core::cell::UnsafeCell;
 /// Bytes of a unit of the reserve, and of the largest allocation from it.
 const UNIT: usize = 256;
 const UNITS: usize = RESERVE / UNIT;
-const LARGEST: usize = 8 << 20;
+const LARGEST: usize = 16 << 20;
 /// What malloc aligns by itself.
 const ALIGNED: usize = 16;
 

@@ -1,11 +1,15 @@
 //! Memory pressure: whether the library allocates from its reserve because malloc(3) fails.
 //!
 //! The shared library keeps a reserve (`abi::reserve`), which serves allocations when malloc(3)
-//! fails. While more than half of the reserve is in use, the library accepts nothing that it would
-//! have to keep and refuses operations that the application can post again; it only completes
-//! operations under way. Less use is no reason to refuse anything: long-lived allocations may keep
+//! fails. The more of it is in use, the less the library accepts: from a quarter on no new objects,
+//! which would keep their part of it; from a half on no operation that the application can post
+//! again, and no message without a receive where its sender can wait; from three quarters on no
+//! receive either, of which each may free the memory of a message. Operations under way are
+//! completed in any case. Less use is no reason to refuse anything: long-lived allocations may keep
 //! part of the reserve in use long after a shortage.
 
+use crate::core::Result;
+use crate::types::{FI_EAGAIN, FI_ENOMEM, FI_LOG_CORE};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of the reserve.
@@ -13,18 +17,75 @@ pub const RESERVE: usize = 32 << 20;
 
 static FROM_RESERVE: AtomicUsize = AtomicUsize::new(0);
 
+#[inline]
+fn uses_quarters(n: usize) -> bool {
+    FROM_RESERVE.load(Relaxed) > RESERVE / 4 * n
+}
+
 /// Whether memory is short.
 #[inline]
 pub fn short() -> bool {
-    FROM_RESERVE.load(Relaxed) > RESERVE / 2
+    uses_quarters(2)
 }
 
-/// `FI_ENOMEM` while memory is short: for calls that make something new.
-pub fn check() -> super::Result<()> {
+/// Whether buffers that may be smaller have to be: the reserve would be used up by those of some
+/// tens of endpoints.
+pub fn is_scarce() -> bool {
+    FROM_RESERVE.load(Relaxed) > RESERVE / 16
+}
+
+/// `FI_ENOMEM` while memory is short, for calls that make something new.
+pub fn check() -> Result<()> {
+    match uses_quarters(1) {
+        false => Ok(()),
+        true => {
+            explain("nothing new is opened");
+            Err(FI_ENOMEM)
+        }
+    }
+}
+
+/// `FI_EAGAIN` while memory is short, for operations.
+#[inline]
+pub fn check_operation() -> Result<()> {
     match short() {
         false => Ok(()),
-        true => Err(crate::types::FI_ENOMEM),
+        true => Err(again()),
     }
+}
+
+/// As [`check_operation`], for receives.
+#[inline]
+pub fn check_receive() -> Result<()> {
+    match is_nearly_used_up() {
+        false => Ok(()),
+        true => Err(again()),
+    }
+}
+
+/// Whether even what frees memory has to wait.
+#[inline]
+pub fn is_nearly_used_up() -> bool {
+    uses_quarters(3)
+}
+
+#[cold]
+fn again() -> crate::core::Errno {
+    explain("operations have to wait");
+    FI_EAGAIN
+}
+
+/// Without this line an application whose own allocations caused the shortage would wait for ever,
+/// and nobody would know for what.
+#[cold]
+pub fn explain(what: &str) {
+    crate::warn_limited!(
+        FI_LOG_CORE,
+        "malloc(3) fails, and {} of the {} MiB that are kept for this are in use: {what}. The \
+         limits are ulimit -v, ulimit -d and vm.overcommit_memory",
+        FROM_RESERVE.load(Relaxed) >> 20,
+        RESERVE >> 20
+    );
 }
 
 /// Adds `bytes` to the use of the reserve.

@@ -19,6 +19,10 @@ enum SlabSlot<T> {
 
 const END: u32 = u32::MAX;
 
+/// A table that takes more bytes than this grows by an eighth, no longer to twice its size: where
+/// malloc(3) fails the reserve (`abi::reserve`) has room for the former only.
+const LARGE: usize = 1 << 20;
+
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Slab {
@@ -53,9 +57,21 @@ impl<T> Slab<T> {
                 at
             }
             None => {
+                if self.slots.len() == self.slots.capacity() {
+                    self.grow();
+                }
                 self.slots.push(SlabSlot::Used(value));
                 (self.slots.len() - 1) as u32
             }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let n = self.slots.len();
+        if n * size_of::<SlabSlot<T>>() > LARGE {
+            self.slots.reserve_exact(n / 8);
         }
     }
 

@@ -12,11 +12,11 @@
 
 use super::admission::AdmissionListener;
 use super::engine::Engine;
-use super::sock::{SLOT, SLOTS};
+use super::sock::new_arena;
 use crate::core::process::PerProcess;
 use crate::core::sync::{Mutex, MutexGuard, Unpoisoned};
 use crate::core::Result;
-use crate::device::host::{self, now, zeroed};
+use crate::device::host::{self, now};
 use crate::device::wait::{no_descriptor, watch};
 use crate::device::Events;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -51,8 +51,8 @@ pub(crate) struct SharedEngine {
     polls_beside: AtomicU32,
     /// The application waits on `event_fd`.
     armed: AtomicBool,
-    /// Signals of `event_fd` that no poll has taken. Counted before the signal is written: the write
-    /// may wake a caller on this processor, who polls before this thread runs again.
+    /// Signals of `event_fd` that no poll has taken. Counted before the signal is written: the
+    /// write may wake a caller on this processor, which polls before this thread runs again.
     signals: AtomicU32,
     socket: i32,
     event_fd: i32,
@@ -430,7 +430,7 @@ impl Reactor {
                 }
                 s.hand_over(self, true);
                 if arena.is_empty() {
-                    let Some(new) = zeroed(SLOTS * SLOT) else {
+                    let Some(new) = new_arena() else {
                         timers = true;
                         continue;
                     };

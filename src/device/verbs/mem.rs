@@ -157,6 +157,13 @@ impl VerbsMemory {
         // SAFETY: the context of an adapter that is `'static` stays open.
         let pd = unsafe { (adapter.lib.ibv_alloc_pd)(adapter.context) };
         if pd.is_null() {
+            crate::warn_log!(
+                FI_LOG_DOMAIN,
+                "{}: no protection domain: {}. EIO: the adapter has failed, or was removed; \
+                 ENOMEM: too many are open",
+                adapter.attr.name,
+                std::io::Error::last_os_error()
+            );
             return Err(FI_ENOMEM);
         }
         Ok(VerbsMemory {

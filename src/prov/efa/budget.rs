@@ -2,8 +2,9 @@
 //!
 //! Unexpected messages take memory. Beyond the budget senders have to wait, unless posted receives
 //! may match what they send. Beyond [`MUCH`] times the budget the peers wait whose messages take
-//! most of it, so that one of them does not hold up the others; beyond [`TOO_MUCH`] times, and
-//! where the process is short of memory, all of them.
+//! most of it, so that one of them does not hold up the others; beyond [`TOO_MUCH`] times all of
+//! them. Where the process is short of memory the peers with most of the messages wait, whatever
+//! the budget; without posted receives, or when memory is nearly used up, all.
 
 use crate::core::memory;
 use crate::device::{Device, HeldPeers, QueuePair};
@@ -48,20 +49,25 @@ pub(super) fn watch(s: &mut State, id: u32) {
     // An EFA adapter fills every posted buffer: only the peers of this host can be held there.
     let hears = !s.dev.attr().is_hardware();
     let can = hears || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());
+    let short = memory::short();
+    let much = match short {
+        true => budget / PART,
+        false => times(MUCH),
+    };
     let all = match before {
         _ if !can => false,
-        _ if memory::short() => bytes > times(MUCH) || unmatched(),
+        _ if short => memory::is_nearly_used_up() && bytes > much || unmatched(),
         Holding::Everybody => bytes > budget / 2 && (bytes > times(TOO_MUCH / 2) || unmatched()),
         _ => bytes > times(TOO_MUCH) || bytes > budget && unmatched(),
     };
     let now = match before {
         _ if all => Holding::Everybody,
         _ if !can => Holding::Nobody,
-        Holding::Some(at) if bytes > times(MUCH) / 8 * 7 => match at.elapsed() < AGAIN {
+        Holding::Some(at) if bytes > much / 8 * 7 => match at.elapsed() < AGAIN {
             true => before,
             false => Holding::Some(Instant::now()),
         },
-        _ if bytes > times(MUCH) => Holding::Some(Instant::now()),
+        _ if bytes > much => Holding::Some(Instant::now()),
         _ => Holding::Nobody,
     };
     if now != before {
@@ -79,7 +85,11 @@ fn hold(s: &mut State, id: u32, now: Holding) {
         Holding::Nobody => HeldPeers::None,
         Holding::Everybody => HeldPeers::All,
         Holding::Some(_) => {
-            let heavy = q.heaviest(id, budget / PART).into_iter();
+            let least = match memory::short() {
+                true => 0,
+                false => budget / PART,
+            };
+            let heavy = q.heaviest(id, least).into_iter();
             let addrs = heavy.filter_map(|p| s.peers.addr(p).copied());
             HeldPeers::Of(addrs.collect())
         }
@@ -89,6 +99,9 @@ fn hold(s: &mut State, id: u32, now: Holding) {
         HeldPeers::Of(peers) => Some(format!("the {} senders of most of them wait", peers.len())),
         HeldPeers::All => Some("all senders wait".to_string()),
     };
+    if who.is_some() && memory::short() {
+        memory::explain("senders of messages without a receive wait");
+    }
     // The peers that wait are chosen anew each time: only the first choice is logged.
     let first = !matches!((ep.holding, now), (Holding::Some(_), Holding::Some(_)));
     ep.holding = now;

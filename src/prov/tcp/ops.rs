@@ -43,9 +43,7 @@ fn start(
     data: &SendData,
     (common, flags): (&Common, u32),
 ) -> Result<TxStart> {
-    if memory::short() {
-        return Err(FI_EAGAIN);
-    }
+    memory::check_operation()?;
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     if !ep.enabled {
         return Err(FI_EOPBADSTATE);
@@ -332,9 +330,7 @@ fn answering(s: &TcpState, by: Poster) -> Result<u32> {
 #[inline]
 pub(crate) fn recv(s: &mut TcpState, by: Poster, r: &RecvReq) -> Result<()> {
     known(r.common.flags, RX_FLAGS, "fi_recvmsg")?;
-    if memory::short() {
-        return Err(FI_EAGAIN);
-    }
+    memory::check_receive()?;
     let at = posted_at(s, by, r)?;
     let asked = r.common.flags.unwrap_or(0) & (FI_PEEK | FI_CLAIM | FI_DISCARD);
     if asked != 0 {

@@ -22,12 +22,12 @@ use super::flow::{dist, RxFlow, TxFlow};
 use super::keys::{Keys, Salt};
 use super::packet::{self, PacketHead, PacketKind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
 use super::seal::{self, Seal};
-use super::sock::{Batch, Datagram, RxDatagram, Sock, SocketFilter, BATCH, SLOT, SLOTS};
+use super::sock::{new_arena, Batch, Datagram, RxDatagram, Sock, SocketFilter, BATCH, SLOTS};
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::fault::{FaultAction, Faults};
-use crate::device::host::{secret, zeroed};
+use crate::device::host::secret;
 use crate::device::mem_table::{MemLease, MemTable, RegionsRead};
 use crate::device::{gid_of, Data, Event, Events, HeldPeers, QpAddr};
 use crate::hmem::UserMem;
@@ -481,7 +481,7 @@ impl Engine {
         }
         if into.arena.is_empty() {
             // Without memory for the arena nothing is received: senders retransmit.
-            let Some(arena) = zeroed(SLOTS * SLOT) else {
+            let Some(arena) = new_arena() else {
                 return;
             };
             into.arena = arena;
@@ -536,7 +536,7 @@ impl Engine {
         if self.sock.peer().is_none() {
             return;
         }
-        match zeroed(SLOTS * SLOT) {
+        match new_arena() {
             Some(mut arena) => {
                 self.poll_for_thread(&mut arena, now);
             }

@@ -8,6 +8,7 @@
 
 use super::*;
 use crate::core::memory;
+use crate::device::host::zeroed;
 
 /// Messages per peer of which some packets have arrived; further ones get "receiver not ready". A
 /// correct peer has more only if packets of as many messages were lost.

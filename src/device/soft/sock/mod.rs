@@ -14,7 +14,8 @@ mod frequent;
 mod name;
 mod socket;
 
-use crate::core::Result;
+use crate::core::{memory, Result};
+use crate::device::host::zeroed;
 use crate::device::local::errno;
 use crate::device::wait::no_descriptor;
 use crate::hmem::UserMem;
@@ -31,6 +32,16 @@ pub(crate) const BATCH: usize = 32;
 pub(crate) const SLOTS: usize = 16;
 /// Bytes of a receive slot.
 pub(crate) const SLOT: usize = 65536;
+
+/// Memory to receive datagrams into; of one slot where memory is scarce, `None` where there is
+/// none.
+pub(crate) fn new_arena() -> Option<Vec<u8>> {
+    let slots = match memory::is_scarce() {
+        true => 1,
+        false => SLOTS,
+    };
+    zeroed(slots * SLOT)
+}
 
 /// One datagram on its way out.
 pub(crate) struct Datagram {
@@ -217,7 +228,7 @@ impl Sock {
         }
     }
 
-    /// Receives datagrams into `arena`, which holds `SLOTS * SLOT` bytes, and appends them to
+    /// Receives datagrams into `arena`, of [`new_arena`], and appends them to
     /// `out`. Returns whether there may be more.
     pub(crate) fn recv(&mut self, arena: &mut [u8], out: &mut Vec<RxDatagram>, now: u64) -> bool {
         self.share = 1;

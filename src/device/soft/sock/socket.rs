@@ -358,7 +358,7 @@ impl Socket {
         sendmsg(self.fd, &m) >= 0 || errno() == libc::EAGAIN
     }
 
-    /// Receives datagrams into `arena`, which holds `SLOTS * SLOT` bytes, and appends them to
+    /// Receives datagrams into `arena`, of [`new_arena`](super::new_arena), and appends them to
     /// `out`. Returns whether there were any, and whether there may be more; the call has failed,
     /// with errno(3), if there were none.
     pub(super) fn recv(&mut self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> (bool, bool) {

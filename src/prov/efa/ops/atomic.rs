@@ -200,9 +200,7 @@ fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
 pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Result<()> {
     let room = AtomicRoom::of(s.dev.attr());
     let peer = resolve(s, id, r.peer)?;
-    if memory::short() {
-        return Err(FI_EAGAIN);
-    }
+    memory::check_operation()?;
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     let live = ep.live.as_ref().ok_or(FI_EOPBADSTATE)?;
     if ep.kind != Kind::Rdm {

@@ -220,9 +220,7 @@ fn source<'a>(
 /// As [`recv`], any receive.
 pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     known(r.common.flags, RECV_FLAGS, "fi_recvmsg")?;
-    if memory::short() {
-        return Err(FI_EAGAIN);
-    }
+    memory::check_receive()?;
     let to = destination(s, by, r)?;
     let flags = r.common.flags_or(to.default_flags);
     let (tag, ignore) = r.tag.unwrap_or((0, 0));

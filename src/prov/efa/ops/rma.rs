@@ -227,9 +227,7 @@ fn rma_any(
     mode: TxMode,
     r: &RmaReq<SendData>,
 ) -> Result<()> {
-    if memory::short() {
-        return Err(FI_EAGAIN);
-    }
+    memory::check_operation()?;
     let route = match route {
         RmaRoute::Unknown => {
             let chosen = choose_rma(s, id, peer, (r.write, r.cq_data.is_some()));

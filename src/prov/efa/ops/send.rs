@@ -219,9 +219,7 @@ fn send_any(
     mode: TxMode,
     r: &MsgReq<SendData>,
 ) -> Result<()> {
-    if memory::short() {
-        return Err(FI_EAGAIN);
-    }
+    memory::check_operation()?;
     match route {
         MessageRoute::Unknown => {
             let chosen = choose_message(s, id, peer);

@@ -8,7 +8,7 @@ use super::end::refuse;
 use super::input::{begin_payload, consume};
 use super::output::watch;
 use super::{post, InBody, PayloadTarget, Phase, Then};
-use crate::core::params;
+use crate::core::{memory, params};
 use crate::hmem::{InjectBuf, UserMem};
 use crate::prov::contract::SendData;
 
@@ -48,7 +48,7 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     // What one peer has sent does not hold up the messages of the others.
     let own = s.peers.saved(msg.from).map_or(usize::MAX, |saved| *saved);
     let shares = len.saturating_add(own) <= SHARE.min(p.saved_total);
-    let held = len > p.max_saved_size || (full && !shares) || many();
+    let held = len > p.max_saved_size || (full && !shares) || memory::short() || many();
     let (state, room) = match held {
         true => (SavedState::Held, 0),
         false if len == 0 => (SavedState::Whole, 0),
