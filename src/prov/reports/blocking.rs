@@ -1,16 +1,18 @@
 //! Calls that block: fi_cq_sread(3) and fi_cntr_wait(3), the same for every provider.
 //!
-//! Each looks for what it waits for, arms the wait object and sleeps. A domain whose progress
+//! Each looks for what it waits for, for a moment if its waits are short ([`spin`](super::spin)),
+//! arms the wait object and sleeps. A domain whose progress
 //! cannot wait for a descriptor alone limits how long a call may sleep.
 
 use super::cntr::Cntr;
 use super::domain::ReportingDomain;
+use super::spin::{SpinTrial, SPIN};
 use crate::core::Result;
 use crate::device::wait::{wait_interruptibly, WaitSet};
 use crate::prov::contract::{deadline, remaining, shorter, CompletionQueues, Counters, Entry};
 use crate::types::*;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// After more than `FAILED_ARMS_MAX` failed attempts to arm in a row, a blocked reader pauses
 /// before each retry.
@@ -65,6 +67,25 @@ pub(crate) fn arm_cntr(
     d.prepare_cntr(cntr, threshold, errors)
 }
 
+/// The wait of one call: since when there was nothing.
+#[derive(Default)]
+struct Wait(Option<Instant>);
+
+impl Wait {
+    /// Notes that there is nothing. Whether to look again before sleeping.
+    fn looks_again(&mut self, spins: bool) -> bool {
+        let since = *self.0.get_or_insert_with(Instant::now);
+        spins && since.elapsed() < SPIN
+    }
+
+    /// The call ends.
+    fn end(&self, spin: &mut SpinTrial) {
+        if let Some(since) = self.0 {
+            spin.ended(since.elapsed());
+        }
+    }
+}
+
 /// See [`CompletionQueues::sread_cq`].
 pub(crate) fn sread(
     d: &impl BlockingQueues,
@@ -73,6 +94,22 @@ pub(crate) fn sread(
     threshold: usize,
     timeout_ms: i32,
     each: impl Fn(usize, &Entry) + Copy,
+) -> Result<usize> {
+    let mut wait = Wait::default();
+    let read = read_or_wait(d, cq, (count, threshold), timeout_ms, each, &mut wait);
+    if wait.0.is_some() {
+        let _ = d.with_cq(cq, |q| wait.end(&mut q.wait.spin));
+    }
+    read
+}
+
+fn read_or_wait(
+    d: &impl BlockingQueues,
+    cq: u32,
+    (count, threshold): (usize, usize),
+    timeout_ms: i32,
+    each: impl Fn(usize, &Entry) + Copy,
+    wait: &mut Wait,
 ) -> Result<usize> {
     let until = deadline(timeout_ms);
     let mut done = 0;
@@ -91,12 +128,19 @@ pub(crate) fn sread(
         if done >= threshold.clamp(1, count.max(1)) || (count == 0 && done == 0) {
             return end(done);
         }
-        if d.with_cq(cq, |q| core::mem::take(&mut q.signaled))? {
+        let (signaled, spins) = d.with_cq(cq, |q| {
+            let signaled = core::mem::take(&mut q.signaled);
+            (signaled, q.wait.spin.spins())
+        })?;
+        if signaled {
             return end(done);
         }
         let left = remaining(until);
         if left == 0 {
             return end(done);
+        }
+        if wait.looks_again(spins) {
+            continue;
         }
         match d.prepare_cq(cq) {
             Ok((w, most)) => {
@@ -127,12 +171,28 @@ pub(crate) fn wait_cntr(
     threshold: u64,
     timeout_ms: i32,
 ) -> Result<()> {
+    let mut wait = Wait::default();
+    let counted = count_or_wait(d, cntr, threshold, timeout_ms, &mut wait);
+    if wait.0.is_some() {
+        let _ = d.with_cntr(cntr, |c| wait.end(&mut c.wait.spin));
+    }
+    counted
+}
+
+fn count_or_wait(
+    d: &impl BlockingCounters,
+    cntr: u32,
+    threshold: u64,
+    timeout_ms: i32,
+    wait: &mut Wait,
+) -> Result<()> {
     let until = deadline(timeout_ms);
     // What the progress of this call finds is a change.
     let errors = d.peek_cntr(cntr, Cntr::errors)?;
     let waits = d.with_cntr(cntr, |c| c.wait.set.is_some())?;
     loop {
-        let ((value, now), watched) = d.with_cntr(cntr, |c| (c.observe(), c.watched))?;
+        let ((value, now), watched, spins) =
+            d.with_cntr(cntr, |c| (c.observe(), c.watched, c.wait.spin.spins()))?;
         if value >= threshold {
             return Ok(());
         }
@@ -151,6 +211,10 @@ pub(crate) fn wait_cntr(
         if watched {
             // To arm the object would clear what its watcher has not seen yet.
             std::thread::sleep(PAUSE);
+            continue;
+        }
+        if wait.looks_again(spins) {
+            std::thread::yield_now();
             continue;
         }
         match d.prepare_cntr(cntr, threshold, errors) {

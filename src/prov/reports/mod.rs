@@ -8,6 +8,7 @@ pub(crate) mod cq;
 pub(crate) mod domain;
 pub(crate) mod endpoint;
 pub(crate) mod flags;
+pub(crate) mod spin;
 pub(crate) mod wait_object;
 
 use crate::core::slab::Slab;

@@ -4,6 +4,7 @@
 //! A blocked call arms the object, makes sure that nothing has come meanwhile, and sleeps on its
 //! [`WaitSet`]; what comes while it is armed wakes it, once.
 
+use super::spin::SpinTrial;
 use crate::core::Result;
 use crate::device::host::now;
 use crate::device::wait::WaitSet;
@@ -31,6 +32,8 @@ pub(crate) struct WaitObject {
     /// The endpoint that a read polls first, and when the last read ended.
     turn: usize,
     last_read: u64,
+    /// Whether blocked calls poll before they sleep.
+    pub spin: SpinTrial,
 }
 
 impl WaitObject {
@@ -49,6 +52,7 @@ impl WaitObject {
             eps: Vec::new(),
             turn: 0,
             last_read: 0,
+            spin: SpinTrial::default(),
         })
     }
 
