@@ -453,6 +453,6 @@ int main(void)
 
 	buf = bytes;
 	serve();
-	puts("accepted, rejected, killed, and strangers: as they should be");
+	puts("accepted, rejected and killed callers, and bytes that are no request: as they should be");
 	return 0;
 }

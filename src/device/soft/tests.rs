@@ -1,7 +1,7 @@
-//! Tests of queue pairs of one process with each other, and (`strangers`) against an attacker.
+//! Tests of queue pairs of one process with each other, and (`attacker`) against an attacker.
 
+mod attacker;
 mod frequent_peer;
-mod strangers;
 
 use super::*;
 use crate::device::verbs::poll::PolledPacket;
@@ -442,7 +442,7 @@ fn what_is_posted_while_the_adapters_thread_sleeps_has_its_time_out() {
     let to = gone.addr();
     drop(gone);
     // Nothing answers at that address.
-    let _silent = strangers::in_place_of(&to);
+    let _silent = attacker::in_place_of(&to);
     assert!(a.arm() && a.shared.is_thread_driven());
     // Time for the thread to fall asleep: if it has not, the test tests nothing.
     thread::wait_for(Duration::from_millis(50), || false);

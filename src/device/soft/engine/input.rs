@@ -13,12 +13,12 @@ impl Engine {
         if !got.is_empty() {
             let mem = Arc::clone(&self.mem);
             let access = mem.access();
-            let strangers = self.strangers;
+            let rejected = self.rejected;
             for g in &got {
                 self.handle_datagram(g, arena, sink, &access, now);
             }
             self.end_run(arena);
-            if let Some(g) = got.first().filter(|_| self.strangers == strangers) {
+            if let Some(g) = got.first().filter(|_| self.rejected == rejected) {
                 self.sock.heard(g.from);
             }
         }

@@ -67,7 +67,7 @@ const PROBE_TIMEOUTS: u64 = 6;
 /// Time-outs after which one packet that never arrives ends a session, although others do.
 const STUCK_TIMEOUTS: u64 = 3;
 /// Rejected datagrams after which a socket filter drops them in the kernel.
-const STRANGERS: u32 = 64;
+const FILTER_AFTER: u32 = 64;
 /// Offset in a read response without data: the region was closed during the read.
 const READ_GONE: u64 = u64::MAX;
 /// Offset in a read response without data: the region's device failed to copy it.
@@ -206,7 +206,7 @@ pub(crate) struct Engine {
     pub vtag: u32,
     seal: Option<Seal>,
     /// Datagrams rejected since the socket has no filter ([`Engine::reject`]).
-    strangers: u32,
+    rejected: u32,
     /// The kernel may pass a run of packets as one.
     merges: bool,
     /// Batches go to the socket as they are: no seal, segmentation offload, faults or tap.
@@ -312,7 +312,7 @@ impl Engine {
             vtag,
             send_unmodified,
             seal,
-            strangers: 0,
+            rejected: 0,
             merges: false,
             #[cfg(any(test, feature = "internals"))]
             tap: None,
@@ -348,13 +348,13 @@ impl Engine {
         self.sock.fd()
     }
 
-    /// A datagram was rejected that presents no tag or key of ours. The kernel drops further ones,
-    /// at their sender's cost, once there were [`STRANGERS`]: until then, the filter would only
+    /// Counts a datagram that presents no tag or key of ours. The kernel drops further ones, at
+    /// their sender's cost, once there were [`FILTER_AFTER`]: until then, the filter would only
     /// cost our own packets time.
     #[cold]
     fn reject(&mut self) {
-        self.strangers = self.strangers.saturating_add(1);
-        if self.strangers != STRANGERS {
+        self.rejected = self.rejected.saturating_add(1);
+        if self.rejected != FILTER_AFTER {
             return;
         }
         let (vtag, qkey, token) = (self.vtag, self.me.qkey, self.me.token);

@@ -153,7 +153,7 @@ fn a_token_is_valid_for_one_address_and_session() {
 
 /// The first datagrams without a tag of ours are dropped by the engine, further ones by the kernel.
 #[test]
-fn the_kernel_drops_what_strangers_go_on_sending() {
+fn the_kernel_drops_further_datagrams_without_a_tag() {
     let mut b = device(None).open_qp(0, PacketQp::DEFAULT).unwrap();
     let fd = b.shared.lock().fd();
     let queued = || {
