@@ -61,7 +61,7 @@ fn take(layout: Layout) -> *mut u8 {
         match (at..at + count).rev().find(|u| is_used(*u)) {
             None => {
                 set(&mut used, at, count, true);
-                memory::taken(count * UNIT);
+                memory::add_use(count * UNIT);
                 // SAFETY: the units lie within the reserve.
                 return unsafe { BYTES.0.get().cast::<u8>().add(at * UNIT) };
             }
@@ -82,7 +82,7 @@ fn give(at: usize, layout: Layout) {
     let count = units(layout.size());
     let mut used = USED.lock().unpoisoned();
     set(&mut used, at, count, false);
-    memory::given(count * UNIT);
+    memory::sub_use(count * UNIT);
 }
 
 // SAFETY: memory comes from malloc, which is as long and aligned as asked for, or from the reserve,

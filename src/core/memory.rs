@@ -89,11 +89,11 @@ pub fn explain(what: &str) {
 }
 
 /// Adds `bytes` to the use of the reserve.
-pub fn taken(bytes: usize) {
+pub fn add_use(bytes: usize) {
     FROM_RESERVE.fetch_add(bytes, Relaxed);
 }
 
 /// Subtracts `bytes` from the use of the reserve.
-pub fn given(bytes: usize) {
+pub fn sub_use(bytes: usize) {
     FROM_RESERVE.fetch_sub(bytes, Relaxed);
 }
