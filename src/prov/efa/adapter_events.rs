@@ -60,7 +60,7 @@ impl AdapterEvents<'_, '_> {
             Event::Remote { key, len, write } => self.port.remote_access(key, len as usize, write),
             Event::Done { done, status } => self.done(&done, status),
             Event::Silent { peer } => {
-                let p = self.port.peers.of(&peer);
+                let p = self.port.peers.learn(&peer);
                 self.proto.resend_handshake(p, self.port);
             }
             Event::PeerDown { peer, status } => self.peer_down(&peer, status),
@@ -70,7 +70,7 @@ impl AdapterEvents<'_, '_> {
     #[inline(always)]
     fn received(&mut self, from: QpAddr, peer: Option<PeerId>, data: &Data, imm: Option<u64>) {
         let bytes = Events::bytes(self.arena, data);
-        let known = |port: &mut EpPort| peer.unwrap_or_else(|| port.peers.of(&from));
+        let known = |port: &mut EpPort| peer.unwrap_or_else(|| port.peers.learn(&from));
         if self.kind != Kind::Rdm {
             let peer = known(self.port);
             return direct::handle_message(self.port, self.kind, self.rq, peer, (bytes, imm));
@@ -105,7 +105,7 @@ impl AdapterEvents<'_, '_> {
     /// one packet has.
     #[cold]
     fn peer_down(&mut self, peer: &QpAddr, status: Status) {
-        let p = self.port.peers.of(peer);
+        let p = self.port.peers.learn(peer);
         let sessions = self.port.dev.attr().caps.sessions;
         if let Some(eq) = self.eq.filter(|_| self.proto.works_with(p)) {
             // In addition to the errors of its operations: the C provider, too, reports a peer

@@ -76,7 +76,7 @@ impl Av {
         if a.gid == [0; 16] {
             return Err(FI_EADDRNOTAVAIL);
         }
-        let peer = peers.named(&a);
+        let peer = peers.learn_inserted(&a);
         let slot = peer as usize;
         if self.by_peer.len() <= slot {
             self.by_peer.resize(slot + 1, NONE);
@@ -99,14 +99,14 @@ impl Av {
             *to = at;
         }
         self.set_peer(at, peer);
-        peers.inserted(peer);
+        peers.note_inserted(peer);
         let shared = self
             .shared
             .as_ref()
             .map_or(Ok(()), |s| s.put(at, &addr::to_raw(&a)));
         shared.map(|()| u64::from(at)).inspect_err(|_| {
             let _ = self.remove(u64::from(at));
-            peers.removed(peer);
+            peers.note_removed(peer);
         })
     }
 
@@ -128,7 +128,7 @@ impl Av {
         reached.map(|()| at).inspect_err(|_| {
             let peer = self.peer(at, peers);
             if let (Ok(true), Ok(peer)) = (self.remove(at), peer) {
-                peers.removed(peer);
+                peers.note_removed(peer);
             }
         })
     }
@@ -245,7 +245,7 @@ impl Av {
             .ok_or(FI_EINVAL)?;
         match (fi_addr >> shift) as u16 {
             0 => Ok(e.peer),
-            i => Ok(peers.of(&QpAddr {
+            i => Ok(peers.learn(&QpAddr {
                 qpn: e.addr.qpn.checked_add(i).ok_or(FI_EINVAL)?,
                 ..e.addr
             })),

@@ -43,7 +43,7 @@ impl Peers {
     /// Number of the peer with this device address; an unknown address gets a new number. The
     /// address `a` may be out of date: its token replaces none that is stored.
     #[inline]
-    pub(crate) fn of(&mut self, a: &QpAddr) -> PeerId {
+    pub(crate) fn learn(&mut self, a: &QpAddr) -> PeerId {
         if let Some(p) = self.by_addr.get(a).copied() {
             if a.token != 0 && self.addr(p).is_some_and(|known| known.token == 0) {
                 self.complete(p, a);
@@ -53,8 +53,8 @@ impl Peers {
         self.add(a)
     }
 
-    /// As [`Peers::of`], for an address that the application inserts: its token is the peer's.
-    pub(crate) fn named(&mut self, a: &QpAddr) -> PeerId {
+    /// As [`Peers::learn`], for an address that the application inserts: its token is the peer's.
+    pub(crate) fn learn_inserted(&mut self, a: &QpAddr) -> PeerId {
         match self.by_addr.get(a).copied() {
             Some(p) if a.token != 0 => {
                 self.complete(p, a);
@@ -89,13 +89,13 @@ impl Peers {
         }
     }
 
-    /// The peer with this device address, as [`Peers::of`]. For an address without a qkey: the
+    /// The peer with this device address, as [`Peers::learn`]. For an address without a qkey: the
     /// latest peer with its GID and queue pair number.
     #[inline]
-    pub(crate) fn found(&mut self, a: &QpAddr) -> Option<PeerId> {
+    pub(crate) fn learn_source(&mut self, a: &QpAddr) -> Option<PeerId> {
         match a.qkey {
             0 => self.by_number.get(&(a.gid, a.qpn)).copied(),
-            _ => Some(self.of(a)),
+            _ => Some(self.learn(a)),
         }
     }
 
@@ -113,16 +113,16 @@ impl Peers {
         }
     }
 
-    /// A peer was removed from a vector.
-    pub(crate) fn removed(&mut self, p: PeerId) {
+    /// Notes that a peer was removed from a vector, and lists it for [`reclaim`].
+    pub(crate) fn note_removed(&mut self, p: PeerId) {
         if let Some(known) = self.all.get_mut(p) {
             known.removed = true;
         }
         self.list_for_reclaim(p);
     }
 
-    /// A peer was inserted into a vector that did not have it.
-    pub(crate) fn inserted(&mut self, p: PeerId) {
+    /// Notes that a peer was inserted into a vector that did not have it.
+    pub(crate) fn note_inserted(&mut self, p: PeerId) {
         if let Some(known) = self.all.get_mut(p).filter(|k| k.removed) {
             known.removed = false;
             self.renewed.push(p);
@@ -215,9 +215,9 @@ mod tests {
                 qkey,
                 ..QpAddr::default()
             };
-            let p = peers.of(&named);
+            let p = peers.learn(&named);
             let heard = QpAddr { token: 5, ..named };
-            assert_eq!(peers.of(&heard), p);
+            assert_eq!(peers.learn(&heard), p);
             assert_eq!(peers.addr(p).unwrap().token == 0, keeps);
         }
     }
@@ -231,10 +231,10 @@ mod tests {
             token: 5,
             ..QpAddr::default()
         };
-        let p = peers.named(&first);
+        let p = peers.learn_inserted(&first);
         let again = QpAddr { token: 6, ..first };
-        assert_eq!(peers.named(&again), p);
-        assert_eq!(peers.of(&first), p);
+        assert_eq!(peers.learn_inserted(&again), p);
+        assert_eq!(peers.learn(&first), p);
         assert_eq!(peers.addr(p).unwrap().token, 6);
     }
 }

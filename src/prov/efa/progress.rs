@@ -112,7 +112,7 @@ fn poll_rings(
     port: &mut EpPort,
 ) {
     rx.poll_all(|from, peer, record| {
-        let peer = *peer.get_or_insert_with(|| port.peers.of(from));
+        let peer = *peer.get_or_insert_with(|| port.peers.learn(from));
         match record.kind {
             kind::PACKET => {
                 record.copy(0, packet);

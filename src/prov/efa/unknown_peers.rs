@@ -16,23 +16,23 @@ use crate::prov::efa::port::EpPort;
 /// not name its sender, or the adapter cannot reach the sender: the caller drops the packet,
 /// because no reply could be sent.
 pub(crate) fn learn_peer(port: &mut EpPort, from: QpAddr, packet: &[u8]) -> Option<PeerId> {
-    let says = crate::wire::sender(packet)?;
-    let who = match (says.raw_addr, says.connid) {
+    let stated = crate::wire::sender(packet)?;
+    let sender = match (stated.raw_addr, stated.connid) {
         (Some(raw), _) => addr::from_raw(&raw)?,
         (None, Some(qkey)) if from.gid != [0; 16] => QpAddr { qkey, ..from },
         (None, None) => port.rings.as_ref()?.peer_at(&from.gid, from.qpn)?.1,
         _ => return None,
     };
     // A packet must not name another queue pair than the one that sent it.
-    let same_host = from.gid == [0; 16] || who.gid == from.gid;
-    if !same_host || who.qpn != from.qpn {
+    let same_host = from.gid == [0; 16] || sender.gid == from.gid;
+    if !same_host || sender.qpn != from.qpn {
         return None;
     }
-    if who == from {
-        return Some(port.peers.of(&who));
+    if sender == from {
+        return Some(port.peers.learn(&sender));
     }
-    port.dev.reach(&who).ok()?;
-    let peer = port.peers.of(&who);
-    port.qp.connect(peer, &who).ok()?;
+    port.dev.reach(&sender).ok()?;
+    let peer = port.peers.learn(&sender);
+    port.qp.connect(peer, &sender).ok()?;
     Some(peer)
 }

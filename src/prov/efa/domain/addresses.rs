@@ -47,7 +47,7 @@ impl Addresses for EfaDomain {
         busy_unless(!used, "address vector", "endpoints bound to it")?;
         let s = &mut *s;
         let v = s.avs.remove(id).ok_or(FI_EBADF)?;
-        v.peers().for_each(|p| s.peers.removed(p));
+        v.peers().for_each(|p| s.peers.note_removed(p));
         peers::reclaim_all(s);
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Addresses for EfaDomain {
         }
         let peer = av.peer(fi_addr, &mut s.peers);
         if av.remove(fi_addr)? {
-            peer.into_iter().for_each(|p| s.peers.removed(p));
+            peer.into_iter().for_each(|p| s.peers.note_removed(p));
             peers::reclaim(s);
         }
         Ok(())

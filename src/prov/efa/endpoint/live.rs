@@ -100,7 +100,7 @@ impl LiveEndpoint {
                 let why = failure(Status::RemoteUnresponsive);
                 // Rings have come or gone.
                 self.routes.clear();
-                h.gone().iter().map(|a| (peers.of(a), why)).collect()
+                h.gone().iter().map(|a| (peers.learn(a), why)).collect()
             }
             _ => Vec::new(),
         }

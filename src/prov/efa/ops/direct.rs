@@ -139,7 +139,7 @@ fn ended(
 /// The peer that a completion is from. The completion lacks the sender's qkey unless the adapter
 /// has a connection to it: connects the queue pair if the qkey is known otherwise.
 pub(crate) fn sender(port: &mut EpPort, from: QpAddr) -> PeerId {
-    let Some(p) = port.peers.found(&from) else {
+    let Some(p) = port.peers.learn_source(&from) else {
         return ANY;
     };
     if let Some(a) = port.peers.addr(p).copied().filter(|a| *a != from) {

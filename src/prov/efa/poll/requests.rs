@@ -35,7 +35,7 @@ fn filled(r: &FilledRecv) -> Entry {
 /// The sender of a message, as an address of the application's vector.
 #[inline(never)]
 fn source(r: &FilledRecv, av: Option<&Av>, peers: &mut Peers) -> fi_addr_t {
-    let found = av.and_then(|av| peers.found(&r.source()).map(|p| av.reverse(p)));
+    let found = av.and_then(|av| peers.learn_source(&r.source()).map(|p| av.reverse(p)));
     found.unwrap_or(FI_ADDR_NOTAVAIL)
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn join(
     for a in addrs {
         members.push(av.peer(*a, &mut s.peers)?);
     }
-    let own = s.peers.of(&own);
+    let own = s.peers.learn(&own);
     let Some(me) = members.iter().position(|p| *p == own) else {
         crate::warn_log!(
             FI_LOG_EP_CTRL,
