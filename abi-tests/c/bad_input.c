@@ -286,7 +286,7 @@ static void domains(void)
 	aa.type = FI_AV_MAP;
 	aa.name = "../shared";
 	EXPECT(-FI_EINVAL, fi_av_open(domain, &aa, &av, NULL));
-	aa.name = "nobody has made this";
+	aa.name = "not made";
 	aa.flags = FI_READ;
 	EXPECT(-FI_ENOENT, fi_av_open(domain, &aa, &av, NULL));
 	aa.name = NULL;

@@ -108,7 +108,7 @@ int main(int argc, char **argv)
 	check(WIFSTOPPED(st), "it is not stopped");
 	snprintf(stat, sizeof(stat), "/proc/%d/stat", (int) children[0]);
 	if (access(stat, R_OK)) {
-		puts("left out: without /proc nobody sees that a process is stopped");
+		puts("left out: without /proc a stopped process is not noticed");
 		kill(children[0], SIGKILL);
 		kill(children[1], SIGKILL);
 		return 0;

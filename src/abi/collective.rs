@@ -102,7 +102,8 @@ fn req(a: Args, flags: u64, context: *mut c_void) -> CollReq {
     }
 }
 
-const NOBODY: fi_addr_t = FI_ADDR_NOTAVAIL;
+/// The root of collectives that have none.
+const NO_ROOT: fi_addr_t = FI_ADDR_NOTAVAIL;
 
 entry! {
     fn barrier<D: Domain>(
@@ -110,7 +111,7 @@ entry! {
         group: fi_addr_t,
         context: *mut c_void,
     ) -> isize = "fi_barrier" {
-        let r = req((FI_BARRIER, group, NOBODY, 0, FI_VOID, FI_NOOP), 0, context);
+        let r = req((FI_BARRIER, group, NO_ROOT, 0, FI_VOID, FI_NOOP), 0, context);
         start(e, &r, |_| Ok((UserMem::EMPTY, UserMem::EMPTY)))
     }
 }
@@ -122,7 +123,7 @@ entry! {
         flags: u64,
         context: *mut c_void,
     ) -> isize = "fi_barrier2" {
-        let r = req((FI_BARRIER, group, NOBODY, 0, FI_VOID, FI_NOOP), flags, context);
+        let r = req((FI_BARRIER, group, NO_ROOT, 0, FI_VOID, FI_NOOP), flags, context);
         start(e, &r, |_| Ok((UserMem::EMPTY, UserMem::EMPTY)))
     }
 }
@@ -162,7 +163,7 @@ macro_rules! collective {
                 flags: u64,
                 context: *mut c_void,
             ) -> isize = $text {
-                let (_root, _op) = (NOBODY, FI_NOOP);
+                let (_root, _op) = (NO_ROOT, FI_NOOP);
                 $(let _root = $root;)?
                 $(let _op = $op;)?
                 let r = req(($what, group, _root, buffers.count, dt, _op), flags, context);
@@ -325,7 +326,7 @@ pub(crate) fn join<D: Domain>(
     }
     let f = fid_mc {
         fid: new_fid(FI_CLASS_MC, context, Tables::<D>::GROUP_FI_OPS),
-        fi_addr: NOBODY,
+        fi_addr: FI_ADDR_NOTAVAIL,
     };
     let handle = hand_out(
         f,

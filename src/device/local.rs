@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// What [`accept`] found.
 pub enum Incoming {
     /// No caller waits.
-    Nobody,
+    NoCaller,
     /// A process of another user, which was refused.
     OtherUser,
     /// A process of our user, with its pid; 0 for a process in a PID namespace not visible from
@@ -154,7 +154,7 @@ pub fn accept(listener: &OwnedFd) -> Result<Incoming> {
                 {
                     Err(e)
                 }
-                _ => Ok(Incoming::Nobody),
+                _ => Ok(Incoming::NoCaller),
             };
         }
         above_standard(OwnedFd::from_raw_fd(fd))?

@@ -44,7 +44,8 @@ pub struct Config {
 #[derive(Default)]
 pub(super) struct PeerTable {
     at: Vec<Option<Box<Peer>>>,
-    nobody: Peer,
+    /// Stands for an entry that is out of range, which [`PeerTable::get`] rules out.
+    fallback: Peer,
 }
 
 impl PeerTable {
@@ -75,7 +76,7 @@ impl PeerTable {
         }
         match self.at.get_mut(i) {
             Some(p) => p.get_or_insert_default(),
-            None => &mut self.nobody,
+            None => &mut self.fallback,
         }
     }
 }

@@ -194,7 +194,7 @@ fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
 pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<(OwnedFd, i32)>> {
     for _ in 0..CALLERS {
         match local::accept(listener)? {
-            Incoming::Nobody => break,
+            Incoming::NoCaller => break,
             Incoming::OtherUser => {}
             Incoming::Process(fd, pid) => return Ok(Some((fd, pid))),
         }

@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(n, Some(mine.len() as u32));
             mine
         };
-        let none = share.work(&ring, 0, |_| panic!("a chunk that nobody wants"));
+        let none = share.work(&ring, 0, |_| panic!("a chunk beyond `most`"));
         assert_eq!(none, Some(0));
         let mut all = std::thread::scope(|s| {
             let other = s.spawn(takes);

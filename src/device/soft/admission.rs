@@ -118,7 +118,7 @@ impl AdmissionListener {
             let fd = match local::accept(&self.socket) {
                 Ok(Incoming::Process(fd, _)) => fd,
                 Ok(Incoming::OtherUser) => continue,
-                Ok(Incoming::Nobody) | Err(_) => return,
+                Ok(Incoming::NoCaller) | Err(_) => return,
             };
             match receive(&fd) {
                 CallStatus::Call(caller) => each(caller),
@@ -214,11 +214,11 @@ mod tests {
         let mut open = Vec::new();
         for _ in 0..WAITING + 10 {
             open.push(local::connect(&name(&own)).unwrap());
-            l.accept(8, |_| panic!("nobody has called"), |_| {});
+            l.accept(8, |_| panic!("a caller that has not called"), |_| {});
         }
         assert_eq!(l.waiting.len(), WAITING);
         open.clear();
-        l.accept(8, |_| panic!("nobody has called"), |_| {});
+        l.accept(8, |_| panic!("a caller that has not called"), |_| {});
         assert!(l.waiting.is_empty());
     }
 }

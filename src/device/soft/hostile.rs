@@ -384,7 +384,10 @@ impl EngineHarness {
         );
         self.write.memory.check("a region");
         self.read.memory.check("a region");
-        assert!(self.engine.peer_count() <= 2, "peers that nobody knows");
+        assert!(
+            self.engine.peer_count() <= 2,
+            "entries of peers that are not there"
+        );
     }
 }
 

@@ -25,10 +25,10 @@ const AGAIN: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Holding {
     #[default]
-    Nobody,
+    None,
     /// Those that had most of the unexpected messages at this time.
     Some(Instant),
-    Everybody,
+    All,
 }
 
 /// Whether a packet starts a message, which may be unexpected and take memory. Replies, and packets
@@ -47,8 +47,8 @@ pub(super) fn watch(s: &mut State, id: u32) {
     let unmatched = || q.posted() == 0 && !parts();
     let times = |n: usize| budget.saturating_mul(n);
     // An EFA adapter fills every posted buffer: only the peers of this host can be held there.
-    let hears = !s.dev.attr().is_hardware();
-    let can = hears || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());
+    let holds_peers = !s.dev.attr().is_hardware();
+    let can = holds_peers || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());
     let short = memory::short();
     let much = match short {
         true => budget / PART,
@@ -57,18 +57,18 @@ pub(super) fn watch(s: &mut State, id: u32) {
     let all = match before {
         _ if !can => false,
         _ if short => memory::is_nearly_used_up() && bytes > much || unmatched(),
-        Holding::Everybody => bytes > budget / 2 && (bytes > times(TOO_MUCH / 2) || unmatched()),
+        Holding::All => bytes > budget / 2 && (bytes > times(TOO_MUCH / 2) || unmatched()),
         _ => bytes > times(TOO_MUCH) || bytes > budget && unmatched(),
     };
     let now = match before {
-        _ if all => Holding::Everybody,
-        _ if !can => Holding::Nobody,
+        _ if all => Holding::All,
+        _ if !can => Holding::None,
         Holding::Some(at) if bytes > much / 8 * 7 => match at.elapsed() < AGAIN {
             true => before,
             false => Holding::Some(Instant::now()),
         },
         _ if bytes > much => Holding::Some(Instant::now()),
-        _ => Holding::Nobody,
+        _ => Holding::None,
     };
     if now != before {
         hold(s, id, now);
@@ -82,8 +82,8 @@ fn hold(s: &mut State, id: u32, now: Holding) {
     };
     let (bytes, budget) = (q.bytes(), s.budget);
     let held = match now {
-        Holding::Nobody => HeldPeers::None,
-        Holding::Everybody => HeldPeers::All,
+        Holding::None => HeldPeers::None,
+        Holding::All => HeldPeers::All,
         Holding::Some(_) => {
             let least = match memory::short() {
                 true => 0,
@@ -94,7 +94,7 @@ fn hold(s: &mut State, id: u32, now: Holding) {
             HeldPeers::Of(addrs.collect())
         }
     };
-    let who = match &held {
+    let waiting = match &held {
         HeldPeers::None => None,
         HeldPeers::Of(peers) => Some(format!("the {} senders of most of them wait", peers.len())),
         HeldPeers::All => Some("all senders wait".to_string()),
@@ -111,10 +111,10 @@ fn hold(s: &mut State, id: u32, now: Holding) {
             h.rx.hold(held);
         }
     }
-    if let Some(who) = who.filter(|_| first) {
+    if let Some(waiting) = waiting.filter(|_| first) {
         crate::info_log!(
             crate::types::FI_LOG_EP_DATA,
-            "{bytes} bytes of unexpected messages: {who} (FI_EFA_UNEXPECTED_SIZE {budget})"
+            "{bytes} bytes of unexpected messages: {waiting} (FI_EFA_UNEXPECTED_SIZE {budget})"
         );
     }
 }

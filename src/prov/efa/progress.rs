@@ -94,7 +94,7 @@ pub(crate) fn progress(s: &mut State, id: u32) {
     port.qp.ring();
     let again = port.rings.as_ref().is_some_and(|n| n.has_retries());
     let retries = again || rma.load() > 0;
-    let (bytes, holding) = (rq.bytes(), ep.holding != Holding::Nobody);
+    let (bytes, holding) = (rq.bytes(), ep.holding != Holding::None);
     if ep.live.as_mut().is_some_and(LiveEndpoint::take_arm_lost) {
         signal(s, id);
     }

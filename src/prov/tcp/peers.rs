@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_lives_as_long_as_somebody_holds_it() {
+    fn a_number_is_free_after_its_last_reference() {
         let (mut p, mut v) = (TcpPeers::default(), TcpAv::new(FI_AV_TABLE, 2));
         let addr = |n: u16| SocketAddr::from(([127, 0, 0, 1], n));
         let a = v.insert(addr(1), &mut p);

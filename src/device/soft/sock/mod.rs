@@ -330,8 +330,8 @@ impl Sock {
             return;
         };
         // No peer sends from this port. A child of fork(2) may keep the socket open.
-        let nobody = SocketAddr::new(self.ip, 1);
-        match s.connect(&nobody) {
+        let no_peer = SocketAddr::new(self.ip, 1);
+        match s.connect(&no_peer) {
             Ok(()) => self.leaving = Some(LEAVING_ERRORS),
             Err(_) => self.close_connected(),
         }

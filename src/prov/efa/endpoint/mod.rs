@@ -195,7 +195,7 @@ impl Ep {
             rdma_write: d.caps.rdma_write,
             homogeneous: false,
             aliases: 0,
-            holding: Holding::Nobody,
+            holding: Holding::None,
             context: None,
             is_context: false,
             max_rdma: d.max_rdma,
@@ -210,7 +210,7 @@ impl Ep {
     #[inline(always)]
     pub(crate) fn waits(&self, triggers: &Triggers, colls: &CollectiveState) -> bool {
         let some = self.deferred.len() | triggers.len() | colls.load();
-        some | usize::from(self.holding != Holding::Nobody) != 0
+        some | usize::from(self.holding != Holding::None) != 0
     }
 
     /// Whether fi_enable(3) has succeeded.

@@ -147,7 +147,7 @@ fn receive_whole(
         let src = av.map_or(FI_ADDR_NOTAVAIL, |av| av.reverse(u.from));
         cq.push(received(r, u.payload.len(), (u.tag, u.cq_data), src));
     }
-    if ep.holding != Holding::Nobody {
+    if ep.holding != Holding::None {
         budget::watch(s, id);
     }
     Some(())

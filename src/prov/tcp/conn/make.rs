@@ -414,10 +414,10 @@ mod tests {
     #[test]
     fn a_peer_that_computes_is_waited_for_and_one_that_hangs_up_is_called_again() {
         let (mut s, ep) = rdm_endpoint();
-        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-        let peer = s.peers.hold_addr(deaf.local_addr().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = s.peers.hold_addr(listener.local_addr().unwrap());
         let id = conn_for(&mut s, ep, peer, false).unwrap();
-        let caller = deaf.accept().unwrap();
+        let caller = listener.accept().unwrap();
         // The poller may tell of the socket only after the limit.
         s.conns.get_mut(id).unwrap().deadline = Instant::now();
         while s.conns.get(id).unwrap().state != ConnState::Requested {
@@ -430,8 +430,8 @@ mod tests {
         while s.conns.get(id).unwrap().state == ConnState::Requested {
             poll_sockets(&mut s);
         }
-        deaf.set_nonblocking(true).unwrap();
-        while deaf.accept().is_err() {
+        listener.set_nonblocking(true).unwrap();
+        while listener.accept().is_err() {
             poll_sockets(&mut s);
         }
         assert!(s.conns.get(id).unwrap().waited <= RETRY);
@@ -446,9 +446,9 @@ mod tests {
     fn a_failed_attempt_is_returned_by_the_next_unsignaled_operation_alone() {
         let (mut s, ep) = rdm_endpoint();
         // An address that no other test uses.
-        let nobody = TcpListener::bind("127.91.17.3:0").unwrap();
-        let addr = nobody.local_addr().unwrap();
-        drop(nobody);
+        let closed = TcpListener::bind("127.91.17.3:0").unwrap();
+        let addr = closed.local_addr().unwrap();
+        drop(closed);
         let peer = s.peers.hold_addr(addr);
         let fail = |s: &mut TcpState| {
             let id = conn_for(s, ep, peer, true).unwrap();

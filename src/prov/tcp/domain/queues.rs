@@ -243,14 +243,14 @@ mod tests {
     /// Only a call that makes progress tries again to connect to a peer that has hung up.
     #[test]
     fn blocked_calls_return_while_a_connection_is_being_made() {
-        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let CallingEndpoint {
             d,
             cq,
             cntr,
             ep,
             to,
-        } = caller_of(&deaf);
+        } = caller_of(&listener);
         assert_eq!((d.arm_cq(cq), d.arm_cntr(cntr, 1, 0)), (Ok(-1), Ok(-1)));
         let send = MsgReq {
             data: SendData::User(crate::hmem::leaked(&[1; 8])),
@@ -260,7 +260,7 @@ mod tests {
             common: Common::default(),
         };
         d.send(ep, &send).unwrap();
-        drop(deaf.accept().unwrap());
+        drop(listener.accept().unwrap());
         let limited = |most: Result<i32>| most.is_ok_and(|most| most >= 0);
         // The connection, and then its end.
         while !limited(d.arm_cq(cq)) {
