@@ -31,6 +31,19 @@ pub(crate) enum PolledObject {
 }
 
 impl PolledObject {
+    /// The object's wait object.
+    #[inline(always)]
+    pub(crate) fn wait<'a>(
+        self,
+        cqs: &'a mut Slab<Cq>,
+        cntrs: &'a mut Slab<Cntr>,
+    ) -> Option<&'a mut WaitObject> {
+        match self {
+            PolledObject::Cq(id) => cqs.get_mut(id).map(|c| &mut c.wait),
+            PolledObject::Cntr(id) => cntrs.get_mut(id).map(|c| &mut c.wait),
+        }
+    }
+
     /// The back-off of the object's readers, and the endpoints that report to the object.
     pub(crate) fn of<'a>(
         self,

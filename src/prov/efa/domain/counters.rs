@@ -1,6 +1,6 @@
 //! Counters of a domain (fi_cntr(3)).
 
-use super::queues::arm_with_endpoints;
+use super::queues::{arm_with_endpoints, Turn};
 use super::{EfaDomain, State};
 use crate::core::Result;
 use crate::prov::contract::*;
@@ -110,6 +110,7 @@ fn counts_for_all(s: &State, id: u32) -> bool {
     alone || s.mr_cntrs.iter().any(|(_, c, _)| *c == id)
 }
 
+/// Makes progress on every endpoint that may change a counter.
 fn progress_cntr(s: &mut State, id: u32) {
     if counts_for_all(s, id) {
         for ep in 0..s.eps.end() as u32 {
@@ -117,17 +118,11 @@ fn progress_cntr(s: &mut State, id: u32) {
         }
         return;
     }
-    // As a read of a completion queue does.
-    let begun = s.cntrs.get_mut(id).map(|c| c.wait.next_turn());
-    let (turn, some) = begun.unwrap_or_default();
-    let mut i = 0;
-    while let Some(ep) = s.cntrs.get(id).and_then(|c| c.wait.in_turn(turn, i)) {
-        poll_endpoint(s, ep, i < some);
-        i += 1;
+    let mut turn = Turn::begin(s, PolledObject::Cntr(id));
+    while let Some((ep, in_turn)) = turn.next(s) {
+        poll_endpoint(s, ep, in_turn);
     }
-    if let Some(c) = s.cntrs.get_mut(id) {
-        c.wait.end_turn();
-    }
+    turn.end(s);
 }
 
 /// Makes progress on an endpoint; the adapter of an idle one is polled only if it is `in_turn`.

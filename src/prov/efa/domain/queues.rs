@@ -211,11 +211,9 @@ fn fast_poll_cq(
     each: impl Fn(usize, &Entry) + Copy,
 ) -> usize {
     let mut n = 0;
-    let mut i = 0;
-    let begun = s.cqs.get_mut(id).map(|c| c.wait.next_turn());
-    let (turn, some) = begun.unwrap_or_default();
-    while let Some(ep) = s.cqs.get(id).and_then(|c| c.wait.in_turn(turn, i)) {
-        match poll::poll(s, ep, id, i < some, count - n, |k, e| each(n + k, e)) {
+    let mut turn = Turn::begin(s, PolledObject::Cq(id));
+    while let Some((ep, in_turn)) = turn.next(s) {
+        match poll::poll(s, ep, id, in_turn, count - n, |k, e| each(n + k, e)) {
             PollResult::All(more) => n += more,
             PollResult::More(more) => {
                 n += more;
@@ -225,12 +223,49 @@ fn fast_poll_cq(
         if n > 0 && n == count {
             break;
         }
-        i += 1;
     }
-    if let Some(c) = s.cqs.get_mut(id) {
-        c.wait.end_turn();
-    }
+    turn.end(s);
     n
+}
+
+/// A read's way through the endpoints that report to an object ([`WaitObject::next_turn`]).
+pub(super) struct Turn {
+    polled: PolledObject,
+    /// The first endpoint's place, how many from there on are in turn, and how many were polled.
+    first: usize,
+    some: usize,
+    i: usize,
+}
+
+impl Turn {
+    #[inline(always)]
+    pub(super) fn begin(s: &mut State, polled: PolledObject) -> Turn {
+        let begun = polled.wait(&mut s.cqs, &mut s.cntrs);
+        let (first, some) = begun.map(WaitObject::next_turn).unwrap_or_default();
+        Turn {
+            polled,
+            first,
+            some,
+            i: 0,
+        }
+    }
+
+    /// The next endpoint, and whether its adapter is polled even if it is idle.
+    #[inline(always)]
+    pub(super) fn next(&mut self, s: &mut State) -> Option<(u32, bool)> {
+        let w = self.polled.wait(&mut s.cqs, &mut s.cntrs)?;
+        let ep = w.in_turn(self.first, self.i)?;
+        let in_turn = self.i < self.some;
+        self.i += 1;
+        Some((ep, in_turn))
+    }
+
+    #[inline(always)]
+    pub(super) fn end(self, s: &mut State) {
+        if let Some(w) = self.polled.wait(&mut s.cqs, &mut s.cntrs) {
+            w.end_turn();
+        }
+    }
 }
 
 /// Makes progress on every endpoint that reports to a queue.
