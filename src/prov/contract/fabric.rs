@@ -50,15 +50,6 @@ impl Fabric {
     }
 }
 
-/// Whether a domain may be closed: `empty` of objects, and without one of `regions`. `FI_EBUSY`.
-pub fn domain_may_close(empty: bool, regions: &AtomicU32) -> Result<()> {
-    busy_unless(
-        empty && regions.load(Ordering::Relaxed) == 0,
-        "domain",
-        "endpoints, queues, counters, address vectors or memory regions",
-    )
-}
-
 /// `FI_EBUSY`, with a log line, unless `free`.
 pub fn busy_unless(free: bool, what: &str, users: &str) -> Result<()> {
     if free {

@@ -31,7 +31,7 @@ pub use deferred::{DeferredKind, DeferredOp, Trigger};
 pub use endpoints::{Endpoints, OptionValue};
 pub use eq::{deadline, remaining, shorter, Eq, EqEvent};
 pub use extensions::{Extension, Extensions};
-pub use fabric::{busy_unless, domain_may_close, Fabric};
+pub use fabric::{busy_unless, Fabric};
 pub use memory::{MemoryRegions, Mr};
 pub use queues::{CompletionQueues, Counters, OpenedQueue};
 pub use request::*;

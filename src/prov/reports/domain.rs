@@ -1,4 +1,4 @@
-//! What every provider's domain does alike with its completion queues and counters.
+//! What every provider's domain does alike: its completion queues and counters, and fi_close(3).
 
 use super::cntr::Cntr;
 use super::cq::Cq;
@@ -6,21 +6,43 @@ use super::PolledObject;
 use crate::core::slab::Slab;
 use crate::core::Result;
 use crate::device::domain_lock::DomainLock;
-use crate::prov::contract::{Domain, OpenedQueue};
+use crate::prov::contract::{busy_unless, Domain, OpenedQueue};
 use crate::prov::progress_thread::Background;
 use crate::types::*;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// The state of a domain, as far as queues and counters need it.
-pub(crate) trait ReportTables {
+/// The state of a domain, as far as what is here needs it.
+pub(crate) trait DomainState {
     fn report_tables(&mut self) -> (&mut Slab<Cq>, &mut Slab<Cntr>);
+
+    /// Whether no object is open. Memory regions are counted by the domain.
+    fn is_empty(&self) -> bool;
 }
 
 /// A domain with completion queues and counters in its state.
 pub(crate) trait ReportingDomain: Domain + Background {
-    type State: ReportTables;
+    type State: DomainState;
 
     fn state(&self) -> &DomainLock<Self::State>;
+
+    /// Memory regions that are open.
+    fn regions(&self) -> &AtomicU32;
+
+    /// Closes the domain; `FI_EBUSY` while it has open objects.
+    fn close_unused(&self) -> Result<()> {
+        {
+            let s = self.state().enter();
+            busy_unless(
+                s.is_empty() && self.regions().load(Ordering::Relaxed) == 0,
+                "domain",
+                "endpoints, queues, counters, address vectors or memory regions",
+            )?;
+        }
+        self.thread().end();
+        self.fabric().release();
+        Ok(())
+    }
 
     /// Adds a completion queue to the domain.
     fn insert_cq(self: &Arc<Self>, mut cq: Cq) -> Result<OpenedQueue> {
@@ -64,7 +86,7 @@ pub(crate) trait ReportingDomain: Domain + Background {
 /// Records in an object's back-off that its reader has yielded; `ran`: how often other threads have
 /// run since its last yield.
 #[cold]
-pub(crate) fn note_yield(s: &mut impl ReportTables, polled: PolledObject, ran: u64) {
+pub(crate) fn note_yield(s: &mut impl DomainState, polled: PolledObject, ran: u64) {
     let (cqs, cntrs) = s.report_tables();
     if let Some((backoff, _)) = polled.of(cqs, cntrs) {
         backoff.offered(ran);

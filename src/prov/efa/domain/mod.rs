@@ -23,7 +23,7 @@ use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::{Device, MrObserver};
 use crate::hmem::CpuMapping;
 use crate::proto::RecvQueue;
-use crate::prov::contract::{domain_may_close, Domain, Fabric};
+use crate::prov::contract::{Domain, Fabric};
 use crate::prov::efa::endpoint::srx::Srx;
 use crate::prov::efa::endpoint::{DomainUse, Ep};
 use crate::prov::efa::ops::collective::CollectiveState;
@@ -33,7 +33,7 @@ use crate::prov::efa::peers::Peers;
 use crate::prov::progress_thread::{self, ProgressThread};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::cq::Cq;
-use crate::prov::reports::domain::{ReportTables, ReportingDomain};
+use crate::prov::reports::domain::{DomainState, ReportingDomain};
 use crate::shm::MrTable;
 use crate::types::*;
 use std::collections::HashMap;
@@ -95,9 +95,17 @@ impl EfaDomain {
     }
 }
 
-impl ReportTables for State {
+impl DomainState for State {
     fn report_tables(&mut self) -> (&mut Slab<Cq>, &mut Slab<Cntr>) {
         (&mut self.cqs, &mut self.cntrs)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.eps.is_empty()
+            && self.cqs.is_empty()
+            && self.cntrs.is_empty()
+            && self.avs.is_empty()
+            && self.srxs.is_empty()
     }
 }
 
@@ -106,6 +114,10 @@ impl ReportingDomain for EfaDomain {
 
     fn state(&self) -> &DomainLock<State> {
         &self.state
+    }
+
+    fn regions(&self) -> &AtomicU32 {
+        &self.mrs
     }
 }
 
@@ -199,18 +211,7 @@ impl Domain for EfaDomain {
     }
 
     fn close(&self) -> Result<()> {
-        {
-            let s = self.lock();
-            let empty = s.eps.is_empty()
-                && s.cqs.is_empty()
-                && s.cntrs.is_empty()
-                && s.avs.is_empty()
-                && s.srxs.is_empty();
-            domain_may_close(empty, &self.mrs)?;
-        }
-        self.thread.end();
-        self.fabric.release();
-        Ok(())
+        self.close_unused()
     }
 }
 

@@ -14,11 +14,11 @@ use crate::core::{Info, Result};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::poller::Poller;
-use crate::prov::contract::{domain_may_close, Domain, Fabric};
+use crate::prov::contract::{Domain, Fabric};
 use crate::prov::progress_thread::{self, ProgressThread};
 use crate::prov::reports::cntr::Cntr;
 use crate::prov::reports::cq::Cq;
-use crate::prov::reports::domain::{ReportTables, ReportingDomain};
+use crate::prov::reports::domain::{DomainState, ReportingDomain};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -55,9 +55,17 @@ impl TcpDomain {
     }
 }
 
-impl ReportTables for TcpState {
+impl DomainState for TcpState {
     fn report_tables(&mut self) -> (&mut Slab<Cq>, &mut Slab<Cntr>) {
         (&mut self.cqs, &mut self.cntrs)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.eps.is_empty()
+            && self.cqs.is_empty()
+            && self.cntrs.is_empty()
+            && self.avs.is_empty()
+            && self.srxs.is_empty()
     }
 }
 
@@ -66,6 +74,10 @@ impl ReportingDomain for TcpDomain {
 
     fn state(&self) -> &DomainLock<TcpState> {
         &self.state
+    }
+
+    fn regions(&self) -> &AtomicU32 {
+        &self.mrs
     }
 }
 
@@ -104,17 +116,6 @@ impl Domain for TcpDomain {
     }
 
     fn close(&self) -> Result<()> {
-        {
-            let s = self.lock();
-            let empty = s.eps.is_empty()
-                && s.cqs.is_empty()
-                && s.cntrs.is_empty()
-                && s.avs.is_empty()
-                && s.srxs.is_empty();
-            domain_may_close(empty, &self.mrs)?;
-        }
-        self.thread.end();
-        self.fabric.release();
-        Ok(())
+        self.close_unused()
     }
 }
