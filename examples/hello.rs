@@ -9,9 +9,7 @@
 //! errno values. A program that links the shared library instead declares the four functions that
 //! it imports and goes on in the same way.
 
-use fabric::abi::exports::{
-    dupinfo_1_10, fabric as fi_fabric, freeinfo_1_10, getinfo_1_10, strerror,
-};
+use fabric::abi::exports::{dupinfo, fabric as fi_fabric, freeinfo, getinfo, strerror};
 use fabric::types::*;
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::zeroed;
@@ -67,12 +65,12 @@ fn main() {
     let to = std::env::args().nth(1);
     // SAFETY: each object is used as its man page says, and closed once, children first.
     unsafe {
-        let hints = dupinfo_1_10(null());
+        let hints = dupinfo::<10>(null());
         (*(*hints).ep_attr).r#type = FI_EP_RDM;
         (*hints).caps = FI_TAGGED;
         (*hints).mode = FI_CONTEXT | FI_CONTEXT2;
         let mut info: *mut fi_info = null_mut();
-        let ret = getinfo_1_10(1 << 16 | 18, null(), null(), 0, hints, &mut info);
+        let ret = getinfo::<10>(1 << 16 | 18, null(), null(), 0, hints, &mut info);
         ok(ret as isize, "fi_getinfo");
         let mut fabric: *mut fid_fabric = null_mut();
         ok(
@@ -164,7 +162,7 @@ fn main() {
         }
         close(&raw mut (*domain).fid);
         close(&raw mut (*fabric).fid);
-        freeinfo_1_10(info);
-        freeinfo_1_10(hints);
+        freeinfo::<10>(info);
+        freeinfo::<10>(hints);
     }
 }

@@ -63,6 +63,21 @@ pub(crate) const V1_10: Layout = layout(
     size_of::<fi_domain_attr>(),
 );
 
+/// The layout of node FABRIC_1.`minor`.
+pub(crate) const fn of_node(minor: u32) -> Layout {
+    match minor {
+        0 => V1_0,
+        1 => V1_1,
+        2 => V1_2,
+        3 => V1_3,
+        7 => V1_7,
+        8 => V1_8,
+        9 => V1_9,
+        10 => V1_10,
+        _ => panic!("no such version of these functions"),
+    }
+}
+
 /// Layouts by version node, newest first.
 static NODES: [(&CStr, Layout); 8] = [
     (c"FABRIC_1.10", V1_10),
