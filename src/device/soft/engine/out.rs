@@ -62,7 +62,7 @@ impl Engine {
         let (Some(p), Some(op)) = (self.peers.get_mut(pi), self.ops.get(part.op)) else {
             return;
         };
-        let mut body = UserMem::EMPTY;
+        let mut answer = UserMem::EMPTY;
         let mut failed = false;
         let kind = match op.kind {
             EngineOpKind::Send { .. } if op.total <= self.cfg.segment as u64 => PacketKind::Send,
@@ -82,27 +82,10 @@ impl Engine {
                 PacketKind::ReadReq { id, key, addr, len }
             }
             EngineOpKind::ReadResp { id, key, addr, .. } => {
-                // The region may have been closed after the request was accepted: then the response
-                // reports this instead of carrying data.
                 let at = addr.wrapping_add(part.off);
-                let regions = self.mem.access();
-                let (answer, off) = match regions.find(key, at, u64::from(part.len), FI_REMOTE_READ)
-                {
-                    Ok(m) => {
-                        self.lease
-                            .get_or_insert_with(|| MemLease::new(&self.mem, &regions));
-                        let copy = match m.is_host() {
-                            true => m,
-                            false => bounced(&m, &mut self.bounce),
-                        };
-                        match hmem::take_failure(&m) {
-                            false => (copy, part.off),
-                            true => (UserMem::EMPTY, READ_FAILED),
-                        }
-                    }
-                    Err(_) => (UserMem::EMPTY, READ_GONE),
-                };
-                body = answer;
+                let copies = (&mut self.lease, &mut self.bounce);
+                let (found, off) = read_region(&self.mem, (key, at, part), copies);
+                answer = found;
                 failed = matches!(off, READ_GONE | READ_FAILED);
                 PacketKind::ReadResp { id, off }
             }
@@ -114,42 +97,13 @@ impl Engine {
             ..p.head((self.me.qkey, self.vtag), kind, psn)
         };
         let d = self.out.add(p.to);
-        d.body = body;
+        d.body = answer;
         d.head_len = head.emit(&mut d.head);
-        // The header of a message comes first, and then what was copied at posting.
-        let head_len = match op.kind {
-            EngineOpKind::Send { head_len } => head_len,
-            _ => 0,
-        };
-        let (from, to) = (part.off as usize, part.off as usize + part.len as usize);
-        let own = op.copy.get(from.min(head_len)..to.min(head_len));
-        if let Some((own, to)) = own.and_then(|own| {
-            let place = d.head_len..d.head_len + own.len();
-            Some((own, d.head.get_mut(place)?))
-        }) {
-            to.copy_from_slice(own);
-            d.head_len += own.len();
-        }
-        let at = from.max(head_len) - head_len;
-        let len = to.max(head_len) - head_len - at;
-        if !op.user.is_empty() {
-            d.body = op.user.part(at, len);
-        } else if let Some(b) = op.copy.get(head_len + at..).filter(|b| !b.is_empty()) {
-            let n = b.len().min(len);
-            // SAFETY: the buffer belongs to the operation, which outlives the batch: `flush` runs
-            // before anything can finish the operation.
-            let m = unsafe { UserMem::new([(b.as_ptr().cast::<c_void>(), n)]) };
-            d.body = m.unwrap_or(UserMem::EMPTY);
-        }
+        add_payload(d, op, part);
         if !d.body.is_host() {
             d.body = bounced(&d.body, &mut self.bounce);
         }
-        // One piece of memory costs the system call less than two.
-        let short = d.head_len..d.head_len + d.body.len();
-        if let Some(to) = d.head.get_mut(short).filter(|to| !to.is_empty()) {
-            d.head_len += d.body.load(0, to);
-            d.body = UserMem::EMPTY;
-        }
+        join_short_body(d);
         if let Some(r) = p.rx.as_mut().filter(|r| !r.needs_detail()) {
             // The packet carries the acknowledgement.
             r.acked();
@@ -363,6 +317,70 @@ impl Engine {
         r.acked();
         p.rx_bytes = 0;
         p.delayed.went_alone();
+    }
+}
+
+/// The memory at `at` of the region of `key` that answers a part of a peer's read, and the part's
+/// offset. The region may have been closed, or its device failed, after the request was accepted:
+/// then there is none, and [`READ_GONE`] or [`READ_FAILED`] in place of the offset.
+#[inline(always)]
+fn read_region(
+    mem: &Arc<MemTable>,
+    (key, at, part): (u64, u64, TxPart),
+    (lease, bounce): (&mut Option<MemLease>, &mut Vec<Box<[u8]>>),
+) -> (UserMem, u64) {
+    let regions = mem.access();
+    let Ok(m) = regions.find(key, at, u64::from(part.len), FI_REMOTE_READ) else {
+        return (UserMem::EMPTY, READ_GONE);
+    };
+    lease.get_or_insert_with(|| MemLease::new(mem, &regions));
+    let copy = match m.is_host() {
+        true => m,
+        false => bounced(&m, bounce),
+    };
+    match hmem::take_failure(&m) {
+        false => (copy, part.off),
+        true => (UserMem::EMPTY, READ_FAILED),
+    }
+}
+
+/// Adds to a datagram the payload of a part of an operation: the header of a message comes first,
+/// and then what was copied at posting, or the application's memory.
+#[inline(always)]
+fn add_payload(d: &mut Datagram, op: &EngineOp, part: TxPart) {
+    let head_len = match op.kind {
+        EngineOpKind::Send { head_len } => head_len,
+        _ => 0,
+    };
+    let (from, to) = (part.off as usize, part.off as usize + part.len as usize);
+    let own = op.copy.get(from.min(head_len)..to.min(head_len));
+    if let Some((own, to)) = own.and_then(|own| {
+        let place = d.head_len..d.head_len + own.len();
+        Some((own, d.head.get_mut(place)?))
+    }) {
+        to.copy_from_slice(own);
+        d.head_len += own.len();
+    }
+    let at = from.max(head_len) - head_len;
+    let len = to.max(head_len) - head_len - at;
+    if !op.user.is_empty() {
+        d.body = op.user.part(at, len);
+    } else if let Some(b) = op.copy.get(head_len + at..).filter(|b| !b.is_empty()) {
+        let n = b.len().min(len);
+        // SAFETY: the buffer belongs to the operation, which outlives the batch: `flush` runs
+        // before anything can finish the operation.
+        let m = unsafe { UserMem::new([(b.as_ptr().cast::<c_void>(), n)]) };
+        d.body = m.unwrap_or(UserMem::EMPTY);
+    }
+}
+
+/// Copies a short body behind the header: one piece of memory costs the system call less than two.
+#[inline(always)]
+fn join_short_body(d: &mut Datagram) {
+    let short = d.head_len..d.head_len + d.body.len();
+    if let Some(to) = d.head.get_mut(short).filter(|to| !to.is_empty()) {
+        d.head_len += d.body.load(0, to);
+        d.body = UserMem::EMPTY;
     }
 }
 
