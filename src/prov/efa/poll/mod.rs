@@ -19,11 +19,7 @@ use crate::proto::{RecvEntry, COLLECTIVE_TAG};
 use crate::prov::contract::Entry;
 use crate::prov::efa::domain::State;
 use crate::prov::efa::same_host::shm_rma::TargetMemory;
-use crate::shm::ShmEndpoint;
-use crate::transport::{Poll, PollStatus};
 use crate::types::*;
-use packets::PacketSink;
-use records::RecordSink;
 use requests::RequestSink;
 use sink::Reporter;
 
@@ -64,9 +60,6 @@ pub(crate) enum PollResult {
 /// Completions that a poll takes beyond those that the reader asked for, and keeps in the queue:
 /// most readers ask for one, and the fixed cost of a poll is then paid once.
 const AHEAD: usize = 16;
-
-/// Most records taken from one ring before the next ring is polled.
-const BURST: usize = 64;
 
 /// Polls an endpoint for messages that go straight into their receives. Up to `count` completions
 /// for queue `cq`, which must be empty, go to `each`; those for another queue go into that queue.
@@ -121,52 +114,13 @@ pub(crate) fn poll(
     if !(config.polls_packets || idle_adapter) {
         return PollResult::More(0);
     }
-    match &mut live.shm_ep {
-        shm_ep if !idle_adapter => {
-            live.skipped_polls = 0;
-            let mut sink = PacketSink {
-                out,
-                proto: &mut live.proto,
-                rq,
-                av,
-            };
-            let status = live.qp.poll(usize::MAX, &mut sink);
-            live.empty_polls = match status {
-                PollStatus::Empty => live.empty_polls + 1,
-                _ => 0,
-            };
-            let idle = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
-            let all = status != PollStatus::Deferred && shm_ep.as_mut().is_none_or(idle);
-            sink.out.polled(all)
-        }
-        None => PollResult::All(0),
-        Some(ShmEndpoint { rx, tx }) => {
-            if tx.has_outstanding() {
-                let status = tx.poll(usize::MAX, &mut out);
-                if status == PollStatus::Deferred || out.full() {
-                    return out.polled(out.full());
-                }
-            }
-            let mut sink = RecordSink {
-                out,
-                rq,
-                av,
-                rendezvous: &mut live.rendezvous,
-                tx,
-                memory: TargetMemory {
-                    dev: &s.dev,
-                    table: s.table.as_deref(),
-                },
-                scratch: &mut live.shm.scratch,
-                plain_target: s.mr_cntrs.is_empty() && !ep.writes_take_receives,
-                fetched: 0,
-            };
-            let status = rx.poll(BURST, &mut sink);
-            if sink.rendezvous.gathers() {
-                sink.fetch();
-            }
-            let all = status != PollStatus::Deferred && sink.rendezvous.load() == 0;
-            sink.out.polled(all)
-        }
+    if !idle_adapter {
+        return packets::poll(live, out, rq, av);
     }
+    let memory = TargetMemory {
+        dev: &s.dev,
+        table: s.table.as_deref(),
+    };
+    let plain_target = s.mr_cntrs.is_empty() && !ep.writes_take_receives;
+    records::poll(live, out, (rq, av), (memory, plain_target))
 }

@@ -2,21 +2,48 @@
 //! their receives.
 
 use super::sink::Reporter;
-use super::{ordinary, received};
+use super::{ordinary, received, PollResult};
 use crate::device::any::PolledPacket;
 use crate::proto::{Endpoint, RecvQueue};
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
-use crate::transport::{Completion, Flow, Sink, Status};
+use crate::prov::efa::endpoint::LiveEndpoint;
+use crate::shm::ShmEndpoint;
+use crate::transport::{Completion, Flow, Poll, PollStatus, Sink, Status};
 use crate::types::FI_ADDR_NOTAVAIL;
 
 /// Takes packets and ends of requests of one endpoint.
-pub(super) struct PacketSink<'a, F> {
-    pub out: Reporter<'a, F>,
-    pub proto: &'a mut Endpoint,
-    pub rq: &'a mut RecvQueue,
+struct PacketSink<'a, F> {
+    out: Reporter<'a, F>,
+    proto: &'a mut Endpoint,
+    rq: &'a mut RecvQueue,
     /// Vector for source addresses, if the endpoint has FI_SOURCE.
-    pub av: Option<&'a Av>,
+    av: Option<&'a Av>,
+}
+
+/// As [`super::poll`], of the adapter; with the rings only whether they have something.
+#[inline(always)]
+pub(super) fn poll<F: FnMut(usize, &Entry)>(
+    live: &mut LiveEndpoint,
+    out: Reporter<F>,
+    rq: &mut RecvQueue,
+    av: Option<&Av>,
+) -> PollResult {
+    live.skipped_polls = 0;
+    let mut sink = PacketSink {
+        out,
+        proto: &mut live.proto,
+        rq,
+        av,
+    };
+    let status = live.qp.poll(usize::MAX, &mut sink);
+    live.empty_polls = match status {
+        PollStatus::Empty => live.empty_polls + 1,
+        _ => 0,
+    };
+    let idle = |h: &mut ShmEndpoint| !h.tx.has_outstanding() && h.rx.poll_idle();
+    let all = status != PollStatus::Deferred && live.shm_ep.as_mut().is_none_or(idle);
+    sink.out.polled(all)
 }
 
 impl<'p, F: FnMut(usize, &Entry)> Sink<PolledPacket<'p>> for PacketSink<'_, F> {

@@ -2,18 +2,22 @@
 //! messages of peers on this host are fetched (`rendezvous`: an RTS, one copy, a FIN).
 
 use super::sink::Reporter;
-use super::{ordinary, received};
+use super::{ordinary, received, PollResult};
 use crate::proto::{PeerId, RecvQueue};
 use crate::prov::contract::Entry;
 use crate::prov::efa::av::Av;
+use crate::prov::efa::endpoint::LiveEndpoint;
 use crate::prov::efa::same_host::rendezvous::{announced, Rendezvous};
 use crate::prov::efa::same_host::shm_rma::{self, Scratch, TargetMemory};
 use crate::prov::efa::same_host::{head_of, POLL_BUDGET};
 use crate::prov::reports::completion::CntrKind;
 use crate::prov::reports::endpoint::remote_write_entry;
-use crate::shm::{kind, PeerRecord, Record, TxRings};
-use crate::transport::{Completion, Flow, Sink, Status};
+use crate::shm::{kind, PeerRecord, Record, ShmEndpoint, TxRings};
+use crate::transport::{Completion, Flow, Poll, PollStatus, Sink, Status};
 use crate::types::FI_ADDR_NOTAVAIL;
+
+/// Most records taken from one ring before the next ring is polled.
+const BURST: usize = 64;
 
 /// Copies a message from a ring into the receive that matches it. Its completion, and whether that
 /// is reported; `None` when the general path has to handle it.
@@ -35,20 +39,56 @@ pub(super) fn message(
 }
 
 /// Takes records for one endpoint.
-pub(super) struct RecordSink<'a, F> {
-    pub out: Reporter<'a, F>,
-    pub rq: &'a mut RecvQueue,
+struct RecordSink<'a, F> {
+    out: Reporter<'a, F>,
+    rq: &'a mut RecvQueue,
     /// Vector for source addresses, if the endpoint has FI_SOURCE.
-    pub av: Option<&'a Av>,
-    pub rendezvous: &'a mut Rendezvous,
-    pub tx: &'a mut TxRings,
+    av: Option<&'a Av>,
+    rendezvous: &'a mut Rendezvous,
+    tx: &'a mut TxRings,
     /// Our memory that peers read and write, and buffers for operands of atomics.
-    pub memory: TargetMemory<'a>,
-    pub scratch: &'a mut Scratch,
+    memory: TargetMemory<'a>,
+    scratch: &'a mut Scratch,
     /// Whether writes with data take no receives, and regions have no counters.
-    pub plain_target: bool,
+    plain_target: bool,
     /// Bytes of long messages that were fetched.
-    pub fetched: usize,
+    fetched: usize,
+}
+
+/// As [`super::poll`], of the rings.
+#[inline(always)]
+pub(super) fn poll<F: FnMut(usize, &Entry)>(
+    live: &mut LiveEndpoint,
+    mut out: Reporter<F>,
+    (rq, av): (&mut RecvQueue, Option<&Av>),
+    (memory, plain_target): (TargetMemory, bool),
+) -> PollResult {
+    let Some(ShmEndpoint { rx, tx }) = &mut live.shm_ep else {
+        return PollResult::All(0);
+    };
+    if tx.has_outstanding() {
+        let status = tx.poll(usize::MAX, &mut out);
+        if status == PollStatus::Deferred || out.full() {
+            return out.polled(out.full());
+        }
+    }
+    let mut sink = RecordSink {
+        out,
+        rq,
+        av,
+        rendezvous: &mut live.rendezvous,
+        tx,
+        memory,
+        scratch: &mut live.shm.scratch,
+        plain_target,
+        fetched: 0,
+    };
+    let status = rx.poll(BURST, &mut sink);
+    if sink.rendezvous.gathers() {
+        sink.fetch();
+    }
+    let all = status != PollStatus::Deferred && sink.rendezvous.load() == 0;
+    sink.out.polled(all)
 }
 
 impl<F: FnMut(usize, &Entry)> RecordSink<'_, F> {
@@ -74,7 +114,7 @@ impl<F: FnMut(usize, &Entry)> RecordSink<'_, F> {
 
     /// Fetches the batch of long messages.
     #[inline(never)]
-    pub(super) fn fetch(&mut self) -> Flow {
+    fn fetch(&mut self) -> Flow {
         let mut flow = Flow::Taken;
         let (out, av) = (&mut self.out, self.av);
         self.fetched += self.rendezvous.fetch_batch(self.tx, |from, r, len, words| {
