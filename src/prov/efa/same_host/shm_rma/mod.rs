@@ -212,6 +212,18 @@ impl ShmRma {
                 sent => return sent,
             }
         }
+        self.by_cma(port, r, mem, done)
+    }
+
+    /// Copies an access from here: one that the peer permits and takes no event of joins the batch,
+    /// a long one is copied in parts, any other now.
+    fn by_cma<P: RmaPort>(
+        &mut self,
+        port: &mut P,
+        r: &RmaReq<SendData>,
+        mem: Option<Piece>,
+        done: Completion,
+    ) -> Verdict {
         let Some(rings) = port.rings() else {
             return Verdict::Unsupported;
         };
@@ -227,9 +239,6 @@ impl ShmRma {
             return Verdict::Queued;
         }
         let wants_event = r.cq_data.is_some() || wants_events;
-        // Short accesses, and those of device memory, are not measured.
-        let measured = done.len > RING_RMA_MAX && r.data.lent().is_host();
-        let began = measured.then(|| rings.now());
         let copied = match &r.data {
             SendData::User(m) if m.len() > POLL_BUDGET => {
                 let long = LongCopy::new(r.write, *m, done).with_event(r.cq_data, wants_events);
@@ -245,11 +254,12 @@ impl ShmRma {
                 drop_tracked(port, done);
                 return Verdict::NoResources;
             }
-            SendData::User(m) => rings.cma_access(peer, r.write, &LocalBuffer::Mem(m), done.remote),
-            SendData::Inject(b) => {
-                let bytes = LocalBuffer::Bytes(b.bytes());
-                rings.cma_access(peer, r.write, &bytes, done.remote)
-            }
+            _ => self.copy_now(rings, r, &done).inspect(|()| {
+                if wants_event {
+                    // There is room: this endpoint is the ring's only writer.
+                    rings.send_event(peer, (r.key, done.len, r.cq_data, r.write));
+                }
+            }),
         };
         let failed = match copied {
             Err(RmaDenied::Unsupported) => {
@@ -257,18 +267,7 @@ impl ShmRma {
                 return Verdict::Unsupported;
             }
             Err(RmaDenied::Status(s)) => Some(failure(s)),
-            Ok(()) => {
-                if let Some(began) = began {
-                    let span = (began, rings.now());
-                    let (_, mut c) = self.cma_context(rings);
-                    c.measured_copy(1, done.len, span);
-                }
-                if wants_event {
-                    // There is room: this endpoint is the ring's only writer.
-                    rings.send_event(peer, (r.key, done.len, r.cq_data, r.write));
-                }
-                None
-            }
+            Ok(()) => None,
         };
         self.poll_due = true;
         match done.op() {
@@ -276,6 +275,29 @@ impl ShmRma {
             None => port.complete(&done, failed.map_or(Ok(()), Err)),
         }
         Verdict::Done
+    }
+
+    /// Copies an access by one system call.
+    fn copy_now<R: RmaRings>(
+        &mut self,
+        rings: &mut R,
+        r: &RmaReq<SendData>,
+        done: &Completion,
+    ) -> Result<(), RmaDenied> {
+        // Short accesses, and those of device memory, are not measured.
+        let measured = done.len > RING_RMA_MAX && r.data.lent().is_host();
+        let began = measured.then(|| rings.now());
+        let local = match &r.data {
+            SendData::User(m) => LocalBuffer::Mem(m),
+            SendData::Inject(b) => LocalBuffer::Bytes(b.bytes()),
+        };
+        rings.cma_access(done.peer, r.write, &local, done.remote)?;
+        if let Some(began) = began {
+            let span = (began, rings.now());
+            let (_, mut c) = self.cma_context(rings);
+            c.measured_copy(1, done.len, span);
+        }
+        Ok(())
     }
 
     /// Starts a read or write of device memory that this process can open; `None`, and nothing
