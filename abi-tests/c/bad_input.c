@@ -231,23 +231,12 @@ static void fabrics(void)
 	EXPECT(-FI_EINVAL, fi_domain(fabric, NULL, &domain, NULL));
 }
 
-static void domains(void)
+static void completion_queues(void)
 {
 	struct fi_cq_attr ca = { .format = (enum fi_cq_format) 66 };
-	struct fi_cntr_attr na = { .events = (enum fi_cntr_events) 9 };
-	struct fi_av_attr aa = { .type = (enum fi_av_type) 9 };
 	struct fid_cq *cq = NULL;
-	struct fid_cntr *cntr = NULL;
-	struct fid_av *av = NULL;
-	struct fid_mr *mr = NULL;
-	struct fid_ep *ep = NULL;
 	struct fi_cq_err_entry err;
-	struct iovec iov[2] = { { &ca, 8 }, { &na, 8 } };
-	struct fi_mr_attr ma = { .mr_iov = iov, .iov_count = 1, .iface = FI_HMEM_CUDA };
-	fi_addr_t fa[2];
-	char zero[64] = { 0 }, buf[64];
-	size_t len = sizeof(buf);
-	void *ops;
+	char buf[64];
 	int fd;
 
 	EXPECT(-FI_EINVAL, fi_cq_open(domain, NULL, &cq, NULL));
@@ -273,6 +262,16 @@ static void domains(void)
 	EXPECT(-FI_ENOSYS, fi_cq_signal(cq));
 	EXPECT(-FI_ENODATA, fi_control(&cq->fid, FI_GETWAIT, &fd));
 	EXPECT(-FI_ENOSYS, fi_control(&cq->fid, 12345, &fd));
+	EXPECT(0, fi_close(&cq->fid));
+	EXPECT(-FI_EBADF, fi_close(&cq->fid));
+	EXPECT(-FI_EBADF, fi_cq_read(cq, buf, 1));
+}
+
+static void counters(void)
+{
+	struct fi_cntr_attr na = { .events = (enum fi_cntr_events) 9 };
+	struct fid_cntr *cntr = NULL;
+
 	EXPECT(-FI_EINVAL, fi_cntr_open(domain, &na, &cntr, NULL));
 	na.events = FI_CNTR_EVENTS_COMP;
 	na.flags = UNKNOWN;
@@ -281,6 +280,38 @@ static void domains(void)
 	EXPECT(-FI_EINVAL, fi_cntr_open(domain, &na, NULL, NULL));
 	EXPECT(0, fi_cntr_open(domain, &na, &cntr, NULL));
 	EXPECT(-FI_ETIMEDOUT, fi_cntr_wait(cntr, 1, 1));
+	EXPECT(0, fi_close(&cntr->fid));
+	EXPECT(-FI_EBADF, fi_cntr_add(cntr, 1));
+}
+
+/* Entries of a vector that another one inserts cannot be removed. */
+static void shared_vector(void)
+{
+	char shared[32], buf[64];
+	struct fi_av_attr aa = { .type = FI_AV_MAP, .name = shared };
+	struct fid_av *av, *reader;
+	fi_addr_t fa[1];
+	size_t len = sizeof(buf);
+
+	snprintf(shared, sizeof(shared), "bad_input-%d", (int) getpid());
+	EXPECT(0, fi_av_open(domain, &aa, &av, NULL));
+	EXPECT(1, fi_av_insert(av, info->src_addr, 1, fa, 0, NULL));
+	aa.flags = FI_READ;
+	EXPECT(0, fi_av_open(domain, &aa, &reader, NULL));
+	EXPECT(-FI_EINVAL, fi_av_remove(reader, fa, 1, 0));
+	EXPECT(0, fi_av_lookup(reader, fa[0], buf, &len));
+	EXPECT(0, fi_close(&reader->fid));
+	EXPECT(0, fi_close(&av->fid));
+}
+
+static void address_vectors(void)
+{
+	struct fi_av_attr aa = { .type = (enum fi_av_type) 9 };
+	struct fid_av *av = NULL;
+	fi_addr_t fa[2];
+	char zero[64] = { 0 }, buf[64];
+	size_t len = sizeof(buf);
+
 	EXPECT(-FI_EINVAL, fi_av_open(domain, NULL, &av, NULL));
 	EXPECT(-FI_EINVAL, fi_av_open(domain, &aa, &av, NULL));
 	aa.type = FI_AV_MAP;
@@ -291,22 +322,6 @@ static void domains(void)
 	EXPECT(-FI_ENOENT, fi_av_open(domain, &aa, &av, NULL));
 	aa.name = NULL;
 	EXPECT(-FI_EINVAL, fi_av_open(domain, &aa, &av, NULL));
-	/* Entries of a vector that another one inserts cannot be removed. */
-	char shared[32];
-	struct fid_av *reader;
-
-	snprintf(shared, sizeof(shared), "bad_input-%d", (int) getpid());
-	aa.name = shared;
-	aa.flags = 0;
-	EXPECT(0, fi_av_open(domain, &aa, &av, NULL));
-	EXPECT(1, fi_av_insert(av, info->src_addr, 1, fa, 0, NULL));
-	aa.flags = FI_READ;
-	EXPECT(0, fi_av_open(domain, &aa, &reader, NULL));
-	EXPECT(-FI_EINVAL, fi_av_remove(reader, fa, 1, 0));
-	EXPECT(0, fi_av_lookup(reader, fa[0], buf, &len));
-	EXPECT(0, fi_close(&reader->fid));
-	EXPECT(0, fi_close(&av->fid));
-	aa.name = NULL;
 	aa.flags = 0;
 	aa.rx_ctx_bits = 9;
 	EXPECT(-FI_EINVAL, fi_av_open(domain, &aa, &av, NULL));
@@ -335,6 +350,17 @@ static void domains(void)
 	EXPECT(-FI_EINVAL, fi_av_remove(av, NULL, 1, 0));
 	EXPECT(0, fi_av_remove(av, fa, 1, 0));
 	EXPECT(-FI_EINVAL, fi_av_remove(av, fa, 1, 0));
+	EXPECT(0, fi_close(&av->fid));
+	EXPECT(-FI_EBADF, fi_av_insert(av, zero, 1, fa, 0, NULL));
+}
+
+static void regions(void)
+{
+	char buf[64], other[8];
+	struct fid_mr *mr = NULL;
+	struct iovec iov[2] = { { buf, 8 }, { other, 8 } };
+	struct fi_mr_attr ma = { .mr_iov = iov, .iov_count = 1, .iface = FI_HMEM_CUDA };
+
 	EXPECT(-FI_EINVAL, fi_mr_reg(domain, NULL, 8, FI_SEND, 0, 0, 0, &mr, NULL));
 	/* Bits without a meaning are ignored: LCI passes FI_RMA. */
 	EXPECT(0, fi_mr_reg(domain, buf, 8, FI_SEND | FI_RMA | UNKNOWN, 0, 0, 0, &mr, NULL));
@@ -351,6 +377,16 @@ static void domains(void)
 	EXPECT(0, fi_mr_reg(domain, buf, 8, FI_SEND, 0, 0, 0, &mr, NULL));
 	EXPECT(0, fi_mr_key(mr) == 0);
 	EXPECT(-FI_EINVAL, fi_mr_bind(mr, NULL, 0));
+	EXPECT(-FI_EBUSY, fi_close(&domain->fid));
+	EXPECT(0, fi_close(&mr->fid));
+	EXPECT(-FI_EBADF, fi_close(&mr->fid));
+}
+
+static void domain_calls(void)
+{
+	struct fid_ep *ep = NULL;
+	void *ops;
+
 	EXPECT(-FI_EINVAL, fi_endpoint(domain, NULL, &ep, NULL));
 	EXPECT(-FI_EINVAL, fi_endpoint(domain, info, NULL, NULL));
 	EXPECT(-FI_EBADFLAGS, fi_endpoint2(domain, info, &ep, UNKNOWN, NULL));
@@ -361,37 +397,21 @@ static void domains(void)
 	EXPECT(-FI_EINVAL, fi_scalable_ep(domain, info, NULL, NULL));
 	EXPECT(-FI_EINVAL, fi_srx_context(domain, NULL, NULL, NULL));
 	EXPECT(-FI_EINVAL, fi_control(&domain->fid, FI_QUEUE_WORK, NULL));
-	EXPECT(-FI_EBUSY, fi_close(&domain->fid));
-	EXPECT(0, fi_close(&mr->fid));
-	EXPECT(-FI_EBADF, fi_close(&mr->fid));
-	EXPECT(0, fi_close(&cq->fid));
-	EXPECT(-FI_EBADF, fi_close(&cq->fid));
-	EXPECT(-FI_EBADF, fi_cq_read(cq, buf, 1));
-	EXPECT(0, fi_close(&cntr->fid));
-	EXPECT(-FI_EBADF, fi_cntr_add(cntr, 1));
-	EXPECT(0, fi_close(&av->fid));
-	EXPECT(-FI_EBADF, fi_av_insert(av, zero, 1, fa, 0, NULL));
 }
 
-static void endpoints(void)
+/* The endpoint of the following cases, which sends to itself, and what is bound to it. */
+static struct fid_cq *cq;
+static struct fid_av *av;
+static struct fid_ep *ep;
+static fi_addr_t self;
+static char buf[8192], name[32];
+
+static void open_endpoint(void)
 {
 	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_TAGGED };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE };
-	struct fid_cq *cq;
-	struct fid_av *av;
-	struct fid_ep *ep;
-	struct fid_mr *mr;
-	struct fi_msg m = { 0 };
-	struct fi_msg_rma rm = { 0 };
-	struct iovec iov[5];
-	char buf[8192], name[32];
-	size_t len = 4, value = 0;
-	bool yes = true;
-	fi_addr_t self;
+	size_t len = 4;
 
-	memset(buf, 0, sizeof(buf));
-	for (int i = 0; i < 5; i++)
-		iov[i] = (struct iovec) { buf, 8 };
 	EXPECT(0, fi_cq_open(domain, &ca, &cq, NULL));
 	EXPECT(0, fi_av_open(domain, &aa, &av, NULL));
 	EXPECT(0, fi_endpoint(domain, info, &ep, NULL));
@@ -420,6 +440,15 @@ static void endpoints(void)
 	EXPECT(-FI_EOPBADSTATE, fi_setname(&ep->fid, name, len));
 	EXPECT(-FI_EINVAL, fi_setname(&ep->fid, NULL, len));
 	EXPECT(1, fi_av_insert(av, name, 1, &self, 0, NULL));
+}
+
+static void messages(void)
+{
+	struct fi_msg m = { 0 };
+	struct iovec iov[5];
+
+	for (int i = 0; i < 5; i++)
+		iov[i] = (struct iovec) { buf, 8 };
 	EXPECT(-FI_EINVAL, fi_send(ep, buf, 8, NULL, 99, NULL));
 	EXPECT(-FI_EINVAL, fi_send(ep, buf, 8, NULL, FI_ADDR_UNSPEC, NULL));
 	EXPECT(-FI_EINVAL, fi_send(ep, NULL, 8, NULL, self, NULL));
@@ -438,6 +467,12 @@ static void endpoints(void)
 	EXPECT(-FI_EINVAL, fi_tsend(ep, buf, 8, NULL, 99, 1, NULL));
 	EXPECT(-FI_EINVAL, fi_trecv(ep, NULL, 8, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
 	EXPECT(-FI_EINVAL, fi_tsendmsg(ep, NULL, 0));
+}
+
+static void accesses(void)
+{
+	struct fi_msg_rma rm = { 0 };
+
 	EXPECT(-FI_EINVAL, fi_write(ep, buf, 8, NULL, 99, 0, 0, NULL));
 	EXPECT(-FI_EINVAL, fi_read(ep, NULL, 8, NULL, self, 0, 0, NULL));
 	EXPECT(-FI_EMSGSIZE, fi_inject_write(ep, buf, sizeof(buf), self, 0, 0));
@@ -445,6 +480,10 @@ static void endpoints(void)
 	rm.addr = self;
 	EXPECT(-FI_EINVAL, fi_writemsg(ep, &rm, 0));
 	EXPECT(-FI_EINVAL, fi_readmsg(ep, &rm, 0));
+}
+
+static void atomic_operations(void)
+{
 	EXPECT(-FI_EINVAL, fi_atomic(ep, NULL, 1, NULL, self, 0, 0, FI_INT32, FI_SUM, NULL));
 	EXPECT(-FI_EINVAL, fi_atomic(ep, buf, 0, NULL, self, 0, 0, FI_INT32, FI_SUM, NULL));
 	EXPECT(-FI_EINVAL, fi_atomic(ep, buf, 1, NULL, 99, 0, 0, FI_INT32, FI_SUM, NULL));
@@ -454,9 +493,13 @@ static void endpoints(void)
 			NULL));
 	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, FI_INT32, (enum fi_op) 99, NULL));
 	EXPECT(-FI_EOPNOTSUPP, fi_atomic(ep, buf, 1, NULL, self, 0, 0, FI_DOUBLE, FI_BXOR, NULL));
-	EXPECT(-FI_EOPNOTSUPP, fi_barrier(ep, 0, NULL));
-	EXPECT(0, fi_cancel(&ep->fid, buf));
-	len = sizeof(value);
+}
+
+static void options(void)
+{
+	size_t value = 0, len = sizeof(value);
+	bool yes = true, no = false;
+
 	EXPECT(-FI_ENOPROTOOPT, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, 4242, &value, &len));
 	EXPECT(-FI_ENOPROTOOPT, fi_getopt(&ep->fid, 7, FI_OPT_MAX_MSG_SIZE, &value, &len));
 	EXPECT(-FI_EINVAL, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, NULL, &len));
@@ -471,62 +514,97 @@ static void endpoints(void)
 			sizeof(value)));
 	EXPECT(-FI_EOPBADSTATE, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_RNR_RETRY, &value,
 			sizeof(value)));
-	/* Each inject size is its own. */
+	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, &yes,
+			sizeof(yes)));
+	/* As in the C library, these options are also accepted after fi_enable(3). */
+	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_HOMOGENEOUS_PEERS, &yes, sizeof(yes)));
+	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, &no,
+			sizeof(no)));
+}
+
+/* Each inject size is its own. */
+static void inject_sizes(void)
+{
 	size_t before = 0, after = 0, eight = 8, size = sizeof(size_t);
 
 	EXPECT(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_RMA_SIZE, &before, &size));
 	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_ATOMIC_SIZE, &eight, sizeof(eight)));
 	EXPECT(0, fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_INJECT_RMA_SIZE, &after, &size));
 	EXPECT(before, after);
-	EXPECT(-FI_EINVAL, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, &yes,
-			sizeof(yes)));
-	/* As in the C library, these options are also accepted after fi_enable(3). */
-	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_HOMOGENEOUS_PEERS, &yes, sizeof(yes)));
-	bool no = false;
-	EXPECT(0, fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, &no,
-			sizeof(no)));
-	EXPECT(-FI_ENOSYS, fi_connect(ep, name, NULL, 0));
-	EXPECT(-FI_ENOSYS, fi_tx_size_left(ep));
-	EXPECT(-FI_EBUSY, fi_close(&cq->fid));
-	EXPECT(-FI_EBUSY, fi_close(&av->fid));
-	/* A write to a region without FI_REMOTE_WRITE ends in an error that names the key. */
-	EXPECT(0, fi_mr_reg(domain, buf, 8, FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
-	EXPECT(0, fi_write(ep, buf + 64, 8, NULL, self, (uintptr_t) buf, fi_mr_key(mr), NULL));
+}
+
+/* Reads the error of the operation that was posted last. */
+static void read_error(struct fi_cq_err_entry *err)
+{
 	struct fi_cq_tagged_entry e;
-	struct fi_cq_err_entry err = { 0 };
 	ssize_t r;
 
 	while ((r = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN)
 		;
 	EXPECT(-FI_EAVAIL, r);
-	EXPECT(1, fi_cq_readerr(cq, &err, 0));
+	EXPECT(1, fi_cq_readerr(cq, err, 0));
+}
+
+/* A write to a region without FI_REMOTE_WRITE ends in an error that names the key. */
+static void refused_key(void)
+{
+	struct fi_cq_err_entry err = { 0 };
+	struct fid_mr *mr;
+
+	EXPECT(0, fi_mr_reg(domain, buf, 8, FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	EXPECT(0, fi_write(ep, buf + 64, 8, NULL, self, (uintptr_t) buf, fi_mr_key(mr), NULL));
+	read_error(&err);
 	EXPECT(FI_EKEYREJECTED, err.err);
 	EXPECT(0, strstr(fi_cq_strerror(cq, err.prov_errno, err.err_data, NULL, 0), "key") == NULL);
 	EXPECT(0, fi_close(&mr->fid));
-	/* A text that does not fit into the buffer for it is cut, and ends. */
-	char few[33], none[32], text[64];
+}
+
+/* A text that does not fit into the buffer for it is cut, and ends. */
+static void short_error_texts(void)
+{
+	char few[33], text[64];
+	struct fi_cq_err_entry err = { .err_data = few, .err_data_size = 32 };
 
 	memset(few, 'x', sizeof(few));
 	EXPECT(0, fi_write(ep, buf + 64, 8, NULL, self, (uintptr_t) buf, 12345, NULL));
-	while ((r = fi_cq_read(cq, &e, 1)) == -FI_EAGAIN)
-		;
-	EXPECT(-FI_EAVAIL, r);
-	err.err_data = few;
-	err.err_data_size = 32;
-	EXPECT(1, fi_cq_readerr(cq, &err, 0));
+	read_error(&err);
 	EXPECT(32, err.err_data_size);
 	EXPECT(31, strlen(few));
 	EXPECT('x', few[32]);
 	EXPECT(31, strlen(fi_cq_strerror(cq, err.prov_errno, few, text, sizeof(text))));
-	/* Without data nothing is written there, nor read. */
+}
+
+/* Without data nothing is written to the buffer for it, nor read. */
+static void no_error_data(void)
+{
+	char none[32], text[64];
+	struct fi_cq_err_entry err = { .err_data = none, .err_data_size = sizeof(none) };
+
 	memset(none, 'x', sizeof(none));
 	EXPECT(0, fi_recv(ep, buf, 8, NULL, FI_ADDR_UNSPEC, buf));
 	EXPECT(0, fi_cancel(&ep->fid, buf));
-	err.err_data = none;
-	err.err_data_size = sizeof(none);
 	EXPECT(1, fi_cq_readerr(cq, &err, 0));
 	EXPECT(0, err.err_data_size);
 	EXPECT(0, fi_cq_strerror(cq, err.prov_errno, none, text, sizeof(text))[0] == 'x');
+}
+
+static void endpoints(void)
+{
+	open_endpoint();
+	messages();
+	accesses();
+	atomic_operations();
+	EXPECT(-FI_EOPNOTSUPP, fi_barrier(ep, 0, NULL));
+	EXPECT(0, fi_cancel(&ep->fid, buf));
+	options();
+	inject_sizes();
+	EXPECT(-FI_ENOSYS, fi_connect(ep, name, NULL, 0));
+	EXPECT(-FI_ENOSYS, fi_tx_size_left(ep));
+	EXPECT(-FI_EBUSY, fi_close(&cq->fid));
+	EXPECT(-FI_EBUSY, fi_close(&av->fid));
+	refused_key();
+	short_error_texts();
+	no_error_data();
 	EXPECT(0, fi_close(&ep->fid));
 	EXPECT(-FI_EBADF, fi_close(&ep->fid));
 	EXPECT(-FI_EBADF, fi_send(ep, buf, 8, NULL, self, NULL));
@@ -552,7 +630,12 @@ int main(void)
 	fi_freeinfo(wire);
 	fabrics();
 	EXPECT(0, fi_domain(fabric, info, &domain, NULL));
-	domains();
+	completion_queues();
+	counters();
+	address_vectors();
+	shared_vector();
+	regions();
+	domain_calls();
 	endpoints();
 	EXPECT(0, fi_close(&domain->fid));
 	EXPECT(-FI_EBADF, fi_close(&domain->fid));
