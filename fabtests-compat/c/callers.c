@@ -180,9 +180,13 @@ static int raw_call(struct sockaddr_in *at)
 	return s;
 }
 
+/* Bytes of a request: its head, and six bytes of data. */
+enum { REQUEST = 32 + 6 };
+
+/* Calls with the first `part` bytes of a request; returns the socket. */
 static int send_request(struct sockaddr_in *at, size_t part)
 {
-	unsigned char bytes[32 + 6] = { 3, 0, 0, 6, [24] = 1 };
+	unsigned char bytes[REQUEST] = { 3, 0, 0, 6, [24] = 1 };
 	int s = raw_call(at);
 
 	memcpy(bytes + 32, "hello", 6);
@@ -190,164 +194,208 @@ static int send_request(struct sockaddr_in *at, size_t part)
 	return s;
 }
 
+/* Calls with a whole request, and reads its event; returns the caller's socket. */
+static int request(struct sockaddr_in *at, struct fi_eq_cm_entry *e)
+{
+	int s = send_request(at, REQUEST);
+
+	check(next_event(e) == FI_CONNREQ, "wanted a request");
+	return s;
+}
+
 /* A caller whose connection is reset (RST) once its request has come, which `e` is. */
 static void request_and_reset(struct sockaddr_in *at, struct fi_eq_cm_entry *e)
 {
 	struct linger l = { 1, 0 };
-	int s = send_request(at, 38);
+	int s = request(at, e);
 
-	check(next_event(e) == FI_CONNREQ, "wanted a request");
 	setsockopt(s, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+	close(s);
+}
+
+/* Accepts a request. */
+static struct fid_ep *accept_request(struct fi_eq_cm_entry *e)
+{
+	struct fid_ep *accepted = new_ep(e->info);
+
+	DO(fi_accept(accepted, NULL, 0));
+	fi_freeinfo(e->info);
+	return accepted;
+}
+
+static struct sockaddr_in passive_name(void)
+{
+	struct sockaddr_in at;
+	size_t len = sizeof(at);
+
+	DO(fi_getname(&pep->fid, &at, &len));
+	return at;
+}
+
+/* Opens a listener, with fi_setname before: elsewhere, the same place, a foreign address; and after
+ * fi_listen. Returns where it listens. */
+static struct sockaddr_in listen_elsewhere(void)
+{
+	struct sockaddr_in at, was, other;
+	size_t len = 4;
+	int t;
+
+	DO(fi_passive_ep(fabric, info, &pep, NULL));
+	was = other = passive_name();
+	other.sin_port = 0;
+	DO(fi_setname(&pep->fid, &other, sizeof(other)));
+	at = passive_name();
+	check(at.sin_port != 0, "setname: no port");
+	DO(fi_setname(&pep->fid, &at, sizeof(at)));
+	check(passive_name().sin_port == at.sin_port, "setname to its own address moved it");
+	check(fi_getname(&pep->fid, &other, &len) == -FI_ETOOSMALL && len == sizeof(at),
+			"getname too small");
+	check(fi_setname(&pep->fid, &at, 4) == -FI_EINVAL, "short setname");
+	other = at;
+	other.sin_addr.s_addr = inet_addr("203.0.113.9");
+	check(fi_setname(&pep->fid, &other, sizeof(other)) == -FI_EADDRNOTAVAIL,
+			"setname to a foreign address");
+	check(passive_name().sin_port == at.sin_port, "a refused setname moved it");
+	DO(fi_pep_bind(pep, &eq->fid, 0));
+	DO(fi_listen(pep));
+	check(fi_setname(&pep->fid, &at, sizeof(at)) == -FI_EOPBADSTATE, "setname while it listens");
+	t = socket(AF_INET, SOCK_STREAM, 0);
+	check(bind(t, (struct sockaddr *) &was, sizeof(was)) == 0, "the old address is still taken");
+	close(t);
+	return at;
+}
+
+/* Callers that leave at once, in the middle of the request, and after it: the last is accepted, and
+ * its end is an event. */
+static void leave_before_the_accept(struct sockaddr_in *at)
+{
+	struct fi_eq_cm_entry e;
+	struct fid_ep *accepted;
+
+	for (size_t part = 0; part < REQUEST; part += 5)
+		close(send_request(at, part));
+	close(send_request(at, REQUEST));
+	check(next_event(&e) == FI_CONNREQ, "wanted a request");
+	accepted = accept_request(&e);
+	check(next_event(&e) == FI_CONNECTED && e.fid == &accepted->fid, "wanted FI_CONNECTED");
+	check(next_event(&e) == FI_SHUTDOWN && e.fid == &accepted->fid, "wanted FI_SHUTDOWN");
+	DO(fi_close(&accepted->fid));
+}
+
+/* Callers that reset the connection before it is rejected, or accepted. */
+static void reset_before_the_answer(struct sockaddr_in *at)
+{
+	struct fi_eq_cm_entry e, end;
+	struct fid_ep *accepted;
+	int r;
+
+	request_and_reset(at, &e);
+	DO(fi_reject(pep, e.info->handle, "no", 2));
+	fi_freeinfo(e.info);
+	request_and_reset(at, &e);
+	accepted = new_ep(e.info);
+	r = fi_accept(accepted, NULL, 0);
+	printf("accept of a reset caller: %d\n", r);
+	if (r == 0) {
+		uint32_t w = next_event(&end);
+
+		printf("event %u\n", w);
+		if (w == FI_CONNECTED)
+			check(next_event(&end) == FI_SHUTDOWN, "wanted FI_SHUTDOWN");
+	}
+	fi_freeinfo(e.info);
+	DO(fi_close(&accepted->fid));
+}
+
+/* A request whose endpoint is closed without being accepted: the caller sees the end. */
+static void close_unaccepted(struct sockaddr_in *at)
+{
+	struct fi_eq_cm_entry e;
+	struct fid_ep *closed;
+	struct pollfd p = { .events = POLLIN };
+	uint32_t what;
+	char c;
+
+	p.fd = request(at, &e);
+	closed = new_ep(e.info);
+	check(fi_reject(pep, e.info->handle, NULL, 0) == -FI_EINVAL, "rejected what an endpoint has");
+	DO(fi_close(&closed->fid));
+	fi_freeinfo(e.info);
+	check(poll(&p, 1, 20000) == 1 && read(p.fd, &c, 1) <= 0, "the caller of a closed endpoint hangs");
+	close(p.fd);
+	check(fi_eq_read(eq, &what, &e, sizeof(e), 0) == -FI_EAGAIN, "one event too many");
+}
+
+/* Too much data with an answer: an error, after which the request is still there. */
+static void too_much_data(struct sockaddr_in *at)
+{
+	static char much[300];
+	struct fi_eq_cm_entry e;
+	struct fid_ep *accepted;
+	int s = request(at, &e), r;
+
+	check(fi_reject(pep, e.info->handle, much, sizeof(much)) == -FI_EINVAL, "300 bytes of data");
+	r = fi_reject(pep, e.info->handle, "no", 2);
+	printf("fi_reject after one with too much data: %d\n", r);
+	refuse_bad |= r != 0;
+	fi_freeinfo(e.info);
+	close(s);
+	s = request(at, &e);
+	accepted = new_ep(e.info);
+	check(fi_accept(accepted, much, sizeof(much)) == -FI_EINVAL, "300 bytes of data");
+	DO(fi_accept(accepted, "yes", 4));
+	check(next_event(&e) == FI_CONNECTED, "not connected");
+	DO(fi_close(&accepted->fid));
+	close(s);
+}
+
+/* Settings of a passive endpoint that listens. */
+static void set_while_it_listens(void)
+{
+	size_t cm = 0, len = sizeof(cm);
+	int n = 3;
+
+	DO(fi_control(&pep->fid, FI_BACKLOG, &n));
+	DO(fi_getopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &cm, &len));
+	check(cm == 256, "FI_OPT_CM_DATA_SIZE");
+	check(fi_setopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &cm,
+			sizeof(cm)) == -FI_ENOPROTOOPT, "setopt pep");
+}
+
+/* A request that was read outlives the listener. */
+static void accept_after_the_listener(struct sockaddr_in *at)
+{
+	struct fi_eq_cm_entry e;
+	struct fid_ep *accepted;
+	int s = request(at, &e);
+
+	DO(fi_close(&pep->fid));
+	accepted = accept_request(&e);
+	check(next_event(&e) == FI_CONNECTED, "not connected");
+	DO(fi_close(&accepted->fid));
 	close(s);
 }
 
 /* Listeners, and callers that leave at every point. */
 static int leaving(int fd)
 {
-	struct sockaddr_in at, was, other;
-	struct fi_eq_cm_entry e;
-	size_t len = sizeof(at);
-	struct fid_ep *ep2;
-	uint32_t w, what;
-	char ok = 1, c;
-	int s, before;
+	struct sockaddr_in at;
+	int before;
 
 	(void) fd;
 	open_fabric("127.0.0.1", NULL, FI_SOURCE);
-	/* fi_setname: elsewhere, the same place, after fi_listen. */
-	DO(fi_passive_ep(fabric, info, &pep, NULL));
-	DO(fi_getname(&pep->fid, &was, &len));
-	other = was;
-	other.sin_port = 0;
-	DO(fi_setname(&pep->fid, &other, sizeof(other)));
-	len = sizeof(at);
-	DO(fi_getname(&pep->fid, &at, &len));
-	check(at.sin_port != 0 , "setname: no port");
-	DO(fi_setname(&pep->fid, &at, sizeof(at)));
-	len = sizeof(other);
-	DO(fi_getname(&pep->fid, &other, &len));
-	check(other.sin_port == at.sin_port, "setname to its own address moved it");
-	len = 4;
-	check(fi_getname(&pep->fid, &other, &len) == -FI_ETOOSMALL && len == sizeof(at),
-			"getname too small");
-	check(fi_setname(&pep->fid, &at, 4) == -FI_EINVAL, "short setname");
-	/* an address not ours leaves the old one */
-	other = at;
-	other.sin_addr.s_addr = inet_addr("203.0.113.9");
-	check(fi_setname(&pep->fid, &other, sizeof(other)) == -FI_EADDRNOTAVAIL,
-			"setname to a foreign address");
-	len = sizeof(other);
-	DO(fi_getname(&pep->fid, &other, &len));
-	check(other.sin_port == at.sin_port, "a refused setname moved it");
-	DO(fi_pep_bind(pep, &eq->fid, 0));
-	DO(fi_listen(pep));
-	check(fi_setname(&pep->fid, &at, sizeof(at)) == -FI_EOPBADSTATE, "setname while it listens");
-	/* The old address is free. */
-	{
-		int t = socket(AF_INET, SOCK_STREAM, 0);
-
-		check(bind(t, (struct sockaddr *) &was, sizeof(was)) == 0, "the old address is still taken");
-		close(t);
-	}
+	at = listen_elsewhere();
 	before = descriptors();
-	/* Callers that leave: at once, in the middle of the request, with the whole request. */
-	for (size_t part = 0; part < 38; part += 5)
-		close(send_request(&at, part));
-	/* One that leaves after the request: accepted, then ended. */
-	close(send_request(&at, 38));
-	w = next_event(&e);
-	check(w == FI_CONNREQ, "wanted a request");
-	ep2 = new_ep(e.info);
-	DO(fi_accept(ep2, NULL, 0));
-	fi_freeinfo(e.info);
-	w = next_event(&e);
-	check(w == FI_CONNECTED && e.fid == &ep2->fid, "wanted FI_CONNECTED");
-	w = next_event(&e);
-	check(w == FI_SHUTDOWN && e.fid == &ep2->fid, "wanted FI_SHUTDOWN");
-	DO(fi_close(&ep2->fid));
-	/* reset (RST) before the accept */
-	request_and_reset(&at, &e);
-	DO(fi_reject(pep, e.info->handle, "no", 2));
-	fi_freeinfo(e.info);
-	request_and_reset(&at, &e);
-	ep2 = new_ep(e.info);
-	{
-		int r = fi_accept(ep2, NULL, 0);
-		printf("accept of a reset caller: %d\n", r);
-		if (r == 0) {
-			struct fi_eq_cm_entry e2;
-			w = next_event(&e2);
-			printf("event %u\n", w);
-			if (w == FI_CONNECTED) {
-				w = next_event(&e2);
-				check(w == FI_SHUTDOWN, "wanted FI_SHUTDOWN");
-			}
-		}
-	}
-	fi_freeinfo(e.info);
-	DO(fi_close(&ep2->fid));
-	/* A request whose endpoint is closed without being accepted: the caller sees the end. */
-	s = send_request(&at, 38);
-	w = next_event(&e);
-	check(w == FI_CONNREQ, "wanted a request");
-	ep2 = new_ep(e.info);
-	check(fi_reject(pep, e.info->handle, NULL, 0) == -FI_EINVAL, "rejected what an endpoint has");
-	DO(fi_close(&ep2->fid));
-	fi_freeinfo(e.info);
-	{
-		struct pollfd p = { .fd = s, .events = POLLIN };
-		check(poll(&p, 1, 20000) == 1 && read(s, &c, 1) <= 0, "the caller of a closed endpoint hangs");
-	}
-	close(s);
-	check(fi_eq_read(eq, &what, &e, sizeof(e), 0) == -FI_EAGAIN, "one event too many");
+	leave_before_the_accept(&at);
+	reset_before_the_answer(&at);
+	close_unaccepted(&at);
 	/* All descriptors are back: those of the callers that left are closed by the thread, which has
 	 * answered a later request since. */
 	printf("descriptors %d, before %d\n", descriptors(), before);
 	check(descriptors() <= before + 2, "descriptors leak");
-	/* Too much data: an error, after which the request is still there. */
-	{
-		static char much[300];
-
-		s = send_request(&at, 38);
-		w = next_event(&e);
-		check(w == FI_CONNREQ, "wanted a request");
-		check(fi_reject(pep, e.info->handle, much, sizeof(much)) == -FI_EINVAL, "300 bytes of data");
-		int r = fi_reject(pep, e.info->handle, "no", 2);
-		printf("fi_reject after one with too much data: %d\n", r);
-		refuse_bad |= r != 0;
-		fi_freeinfo(e.info);
-		close(s);
-		/* The same for fi_accept. */
-		s = send_request(&at, 38);
-		w = next_event(&e);
-		check(w == FI_CONNREQ, "wanted a request");
-		ep2 = new_ep(e.info);
-		check(fi_accept(ep2, much, sizeof(much)) == -FI_EINVAL, "300 bytes of data");
-		DO(fi_accept(ep2, "yes", 4));
-		check(next_event(&e) == FI_CONNECTED, "not connected");
-		DO(fi_close(&ep2->fid));
-		close(s);
-	}
-	/* backlog while it listens */
-	int n = 3;
-	DO(fi_control(&pep->fid, FI_BACKLOG, &n));
-	size_t cm = 0, l = sizeof(cm);
-	DO(fi_getopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &cm, &l));
-	check(cm == 256, "FI_OPT_CM_DATA_SIZE");
-	check(fi_setopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &cm,
-			sizeof(cm)) == -FI_ENOPROTOOPT, "setopt pep");
-	/* A request that was read outlives the listener. */
-	s = send_request(&at, 38);
-	w = next_event(&e);
-	check(w == FI_CONNREQ, "wanted a request");
-	DO(fi_close(&pep->fid));
-	ep2 = new_ep(e.info);
-	DO(fi_accept(ep2, NULL, 0));
-	fi_freeinfo(e.info);
-	check(next_event(&e) == FI_CONNECTED, "not connected");
-	DO(fi_close(&ep2->fid));
-	close(s);
-	(void) ok;
+	too_much_data(&at);
+	set_while_it_listens();
+	accept_after_the_listener(&at);
 	check(!refuse_bad, "a refused fi_reject has taken the request");
 	puts("leaving: ok");
 	fflush(stdout);
@@ -358,29 +406,32 @@ static int leaving(int fd)
 	return 0;
 }
 
-/* An endpoint with the address of a passive one, and active endpoints with fi_setname. */
-static int from_passive(int fd)
+/* Takes the call of an endpoint in, which must come from `own`; returns the socket. */
+static int take_call(int listener, const struct sockaddr_in *own, const char *wrong)
 {
-	struct sockaddr_in at, own, seen;
-	socklen_t slen = sizeof(seen);
+	struct sockaddr_in seen;
+	socklen_t len = sizeof(seen);
+	int s = accept(listener, (struct sockaddr *) &seen, &len);
+
+	DO(s);
+	check(seen.sin_port == own->sin_port, wrong);
+	return s;
+}
+
+/* An endpoint with the address of a passive one, which may get another address and listen there. */
+static void call_from_passive(int l, struct sockaddr_in *at)
+{
+	struct sockaddr_in own, any, seen;
 	size_t len = sizeof(own);
 	struct fi_eq_cm_entry e;
-	struct fid_ep *a;
+	struct fid_ep *a, *b;
 	struct fid_pep *listener;
-	int l = socket(AF_INET, SOCK_STREAM, 0), s, r;
-	unsigned char req[38];
+	struct fi_info *i = fi_dupinfo(info);
+	unsigned char req[REQUEST];
+	int s, r;
 
-	(void) fd;
-	memset(&at, 0, sizeof(at));
-	at.sin_family = AF_INET;
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	DO(bind(l, (struct sockaddr *) &at, sizeof(at)));
-	DO(listen(l, 8));
-	DO(getsockname(l, (struct sockaddr *) &at, &slen));
-	open_fabric("127.0.0.1", NULL, FI_SOURCE);
 	DO(fi_passive_ep(fabric, info, &listener, NULL));
 	DO(fi_getname(&listener->fid, &own, &len));
-	struct fi_info *i = fi_dupinfo(info);
 	i->handle = &listener->fid;
 	DO(fi_endpoint(domain, i, &a, NULL));
 	len = sizeof(seen);
@@ -388,22 +439,17 @@ static int from_passive(int fd)
 	printf("getname of a passive endpoint whose address is taken: %d\n", r);
 	DO(fi_pep_bind(listener, &eq->fid, 0));
 	check(fi_listen(listener) < 0, "a passive endpoint without an address listens");
-	struct fid_ep *b;
 	check(fi_endpoint(domain, i, &b, NULL) < 0, "an address is taken twice");
 	DO(fi_ep_bind(a, &eq->fid, 0));
 	DO(fi_ep_bind(a, &cq->fid, FI_TRANSMIT | FI_RECV));
-	DO(fi_connect(a, &at, "hello", 6));
-	slen = sizeof(seen);
-	s = accept(l, (struct sockaddr *) &seen, &slen);
-	DO(s);
-	check(seen.sin_port == own.sin_port, "the call is not from the passive endpoint's address");
-	check(recv(s, req, 38, MSG_WAITALL) == 38 && req[0] == 3 && req[1] == 0 && memcmp(req + 32,
-			"hello", 6) == 0, "request");
+	DO(fi_connect(a, at, "hello", 6));
+	s = take_call(l, &own, "the call is not from the passive endpoint's address");
+	check(recv(s, req, REQUEST, MSG_WAITALL) == REQUEST && req[0] == 3 && req[1] == 0
+			&& memcmp(req + 32, "hello", 6) == 0, "request");
 	req[1] = 1, req[3] = 0, req[2] = 0;
 	check(send(s, req, 32, 0) == 32, "send");
 	check(next_event(&e) == FI_CONNECTED && e.fid == &a->fid, "not connected");
-	/* The passive endpoint may get another address, and listen there. */
-	struct sockaddr_in any = own;
+	any = own;
 	any.sin_port = 0;
 	DO(fi_setname(&listener->fid, &any, sizeof(any)));
 	DO(fi_listen(listener));
@@ -412,30 +458,52 @@ static int from_passive(int fd)
 	check(next_event(&e) == FI_SHUTDOWN, "no shutdown");
 	DO(fi_close(&a->fid));
 	fi_freeinfo(i);
+}
 
-	/* An active endpoint with an address of its own choice. */
-	a = new_ep(info);
-	DO(fi_setname(&a->fid, &any, sizeof(any)));
-	len = sizeof(own);
+/* An active endpoint with an address of its own choice; its connection ends within an answer. */
+static void call_from_own_address(int l, struct sockaddr_in *at)
+{
+	struct sockaddr_in own = *at;
+	size_t len = sizeof(own);
+	struct fi_eq_cm_entry e;
+	struct fid_ep *a = new_ep(info);
+	unsigned char req[32];
+	uint32_t w;
+	int s;
+
+	own.sin_port = 0;
+	DO(fi_setname(&a->fid, &own, sizeof(own)));
 	DO(fi_getname(&a->fid, &own, &len));
 	check(own.sin_port != 0, "no port");
 	DO(fi_setname(&a->fid, &own, sizeof(own)));
-	DO(fi_connect(a, &at, NULL, 0));
-	slen = sizeof(seen);
-	s = accept(l, (struct sockaddr *) &seen, &slen);
-	DO(s);
-	check(seen.sin_port == own.sin_port, "the call is not from the endpoint's address");
+	DO(fi_connect(a, at, NULL, 0));
+	s = take_call(l, &own, "the call is not from the endpoint's address");
 	check(fi_setname(&a->fid, &own, sizeof(own)) == -FI_EOPBADSTATE,
 			"setname of a connected endpoint");
-	/* The connection ends within an answer. */
 	check(recv(s, req, 32, MSG_WAITALL) == 32, "request");
 	req[1] = 1;
 	check(send(s, req, 16, 0) == 16, "send");
 	close(s);
-	uint32_t w = next_event(&e);
+	w = next_event(&e);
 	printf("half an answer: event %u\n", w);
 	check(w > 1000 && e.fid == &a->fid, "wanted an error");
 	DO(fi_close(&a->fid));
+}
+
+/* Endpoints whose addresses are a passive one's, and set by fi_setname. */
+static int from_passive(int fd)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(at);
+	int l = socket(AF_INET, SOCK_STREAM, 0);
+
+	(void) fd;
+	DO(bind(l, (struct sockaddr *) &at, sizeof(at)));
+	DO(listen(l, 8));
+	DO(getsockname(l, (struct sockaddr *) &at, &len));
+	open_fabric("127.0.0.1", NULL, FI_SOURCE);
+	call_from_passive(l, &at);
+	call_from_own_address(l, &at);
 	DO(fi_close(&cq->fid));
 	DO(fi_close(&domain->fid));
 	DO(fi_close(&eq->fid));
@@ -519,6 +587,22 @@ static int one(int fd)
 	return 0;
 }
 
+static void exhausted_case(void)
+{
+	int s, c, st;
+	pid_t server = spawn_peer(exhausted, &s), caller = spawn_peer(one, &c);
+	struct sockaddr_in at;
+	char ok = 1;
+
+	check(read(s, &at, sizeof(at)) == sizeof(at), "server gone");
+	check(write(c, &at, sizeof(at)) == sizeof(at), "caller gone");
+	check(read(s, &ok, 1) == 1, "server failed");
+	check(read(c, &ok, 1) == 1, "caller failed");
+	check(write(s, &ok, 1) == 1 && write(c, &ok, 1) == 1, "gone");
+	check(waitpid(server, &st, 0) == server && st == 0, "server");
+	check(waitpid(caller, &st, 0) == caller && st == 0, "caller");
+}
+
 static void alone(int (*f)(int))
 {
 	int fd, st;
@@ -538,19 +622,7 @@ int main(int argc, char **argv)
 		alone(from_passive);
 	if (argc < 2 || !strcmp(argv[1], "backlog"))
 		backlog_case();
-	if (argc < 2 || !strcmp(argv[1], "exhausted")) {
-		int s, c, st;
-		pid_t server = spawn_peer(exhausted, &s), caller = spawn_peer(one, &c);
-		struct sockaddr_in at;
-		char ok = 1;
-
-		check(read(s, &at, sizeof(at)) == sizeof(at), "server gone");
-		check(write(c, &at, sizeof(at)) == sizeof(at), "caller gone");
-		check(read(s, &ok, 1) == 1, "server failed");
-		check(read(c, &ok, 1) == 1, "caller failed");
-		check(write(s, &ok, 1) == 1 && write(c, &ok, 1) == 1, "gone");
-		check(waitpid(server, &st, 0) == server && st == 0, "server");
-		check(waitpid(caller, &st, 0) == caller && st == 0, "caller");
-	}
+	if (argc < 2 || !strcmp(argv[1], "exhausted"))
+		exhausted_case();
 	return 0;
 }

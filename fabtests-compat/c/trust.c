@@ -172,111 +172,156 @@ static int closes(void *done)
 	return ret;
 }
 
+/* The other side, `pid`, ends by itself. */
+static void ends_well(pid_t pid)
+{
+	int status;
+
+	check(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status),
+			"the other side failed");
+}
+
+static void forks_between_messages(int fd, fi_addr_t to)
+{
+	for (int i = 0; i < 20; i++) {
+		child_closes();
+		tell(fd);
+		echo(to);
+		wait_byte(fd);
+	}
+	tell(fd);
+}
+
+/* Closes a region whose peer is killed during an access. */
+static void closes_after_the_kill(int fd, fi_addr_t to, pid_t pid)
+{
+	siginfo_t info_of;
+	double took_s;
+	int ret;
+
+	echo(to);
+	tell(fd);
+	check(!waitid(P_PID, (id_t) pid, &info_of, WEXITED | WNOWAIT), "waitid");
+	check(info_of.si_code == CLD_KILLED, "the other has not been killed during an access");
+	ret = closes(&took_s);
+	check(!ret, "fi_close fails");
+	check(took_s < 1, "fi_close waits for the dead");
+}
+
+/* Closes a region whose peer is stopped during an access, and again once the peer is killed. */
+static void closes_after_the_stop(int fd, fi_addr_t to, pid_t pid)
+{
+	pid_t watcher;
+	double took_s;
+	int status, ret;
+
+	echo(to);
+	tell(fd);
+	check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "it does not stop");
+	/* Kills the stopped process after 30 s, in case fi_close() hangs. */
+	watcher = fork();
+	if (!watcher) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		sleep(30);
+		kill(pid, SIGKILL);
+		_exit(0);
+	}
+	ret = closes(&took_s);
+	check(ret == -FI_EBUSY, "fi_close does not say FI_EBUSY");
+	check(took_s < 2, "fi_close waits longer than the time-out");
+	kill(watcher, SIGKILL);
+	kill(pid, SIGKILL);
+	waitpid(watcher, NULL, 0);
+	waitpid(pid, NULL, 0);
+	ret = closes(&took_s);
+	if (ret || took_s >= 1)
+		printf("fi_close: %d after %.2f s\n", ret, took_s);
+	check(!ret && took_s < 1, "it cannot be closed when the other is gone");
+}
+
+/* Sends numbered messages to a peer that has no descriptor left. */
+static void sends_numbers(int fd, fi_addr_t to)
+{
+	wait_byte(fd);
+	for (int i = 0; i < 100; i++) {
+		*(int *) (void *) buf = i;
+		POST(fi_send(ep, buf, 8, NULL, to, NULL));
+		ends(LONG_WAIT);
+	}
+	wait_byte(fd);
+}
+
+/* Writes and reads memory of a peer that makes no calls. */
+static void writes_and_reads(int fd, fi_addr_t to, const struct hello *far)
+{
+	ask(to);
+	wait_byte(fd);
+	for (size_t len = 8; len <= SIZE / 2; len *= 4) {
+		memset(buf, 7, len);
+		POST(fi_write(ep, buf, len, NULL, to, far->at, far->key, NULL));
+		ends(LONG_WAIT);
+		memset(buf, 0, len);
+		POST(fi_read(ep, buf, len, NULL, to, far->at, far->key, NULL));
+		ends(LONG_WAIT);
+		check(buf[0] == 7 && buf[len - 1] == 7, "a write is not there");
+	}
+	tell(fd);
+}
+
+/* Writes one byte each, until a write is refused, which must not have been done. */
+static void writes_until_refused(int fd, fi_addr_t to, const struct hello *far, pid_t pid)
+{
+	struct fi_cq_err_entry end;
+	long r = 0;
+	int i = 0;
+
+	ask(to);
+	wait_byte(fd);
+	memset(buf, 0, 64);
+	buf[0] = 1;
+	for (; i < MANY; i++) {
+		r = fi_writedata(ep, buf, 1, NULL, 5, to, far->at + 4096 + (size_t) i, far->key, NULL);
+		if (r)
+			break;
+		read_completion(&end);
+	}
+	check(r == -FI_EAGAIN, "no write is refused");
+	char seen = 2;
+	struct iovec here = { &seen, 1 }, there = { (char *) (uintptr_t) far->at + 4096 + i, 1 };
+
+	check(process_vm_readv(pid, &here, 1, &there, 1, 0) == 1, "process_vm_readv");
+	check(seen == 0, "a write that was refused is there");
+	kill(pid, SIGKILL);
+}
+
 static void one_side(int fd, pid_t pid)
 {
 	struct hello me = open_all(SIZE), far;
 	fi_addr_t to = meet(fd, &me, &far);
-	siginfo_t info_of;
-	double took_s;
-	int status, ret;
 
 	switch (what) {
 	case FORKED:
-		for (int i = 0; i < 20; i++) {
-			child_closes();
-			tell(fd);
-			echo(to);
-			wait_byte(fd);
-		}
-		tell(fd);
+		forks_between_messages(fd, to);
+		ends_well(pid);
 		break;
 	case KILLED:
-		echo(to);
-		tell(fd);
-		check(!waitid(P_PID, (id_t) pid, &info_of, WEXITED | WNOWAIT), "waitid");
-		check(info_of.si_code == CLD_KILLED, "the other has not been killed during an access");
-		ret = closes(&took_s);
-		check(!ret, "fi_close fails");
-		check(took_s < 1, "fi_close waits for the dead");
-		return;
-	case STOPPED: {
-		pid_t watcher;
-
-		echo(to);
-		tell(fd);
-		check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "it does not stop");
-		/* Kills the stopped process after 30 s, in case fi_close() hangs. */
-		watcher = fork();
-		if (!watcher) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			sleep(30);
-			kill(pid, SIGKILL);
-			_exit(0);
-		}
-		ret = closes(&took_s);
-		check(ret == -FI_EBUSY, "fi_close does not say FI_EBUSY");
-		check(took_s < 2, "fi_close waits longer than the time-out");
-		kill(watcher, SIGKILL);
-		kill(pid, SIGKILL);
-		waitpid(watcher, NULL, 0);
-		waitpid(pid, NULL, 0);
-		ret = closes(&took_s);
-		if (ret || took_s >= 1)
-			printf("fi_close: %d after %.2f s\n", ret, took_s);
-		check(!ret && took_s < 1, "it cannot be closed when the other is gone");
-		return;
-	}
+		closes_after_the_kill(fd, to, pid);
+		break;
+	case STOPPED:
+		closes_after_the_stop(fd, to, pid);
+		break;
 	case FULL:
-		wait_byte(fd);
-		for (int i = 0; i < 100; i++) {
-			*(int *) (void *) buf = i;
-			POST(fi_send(ep, buf, 8, NULL, to, NULL));
-			ends(LONG_WAIT);
-		}
-		wait_byte(fd);
+		sends_numbers(fd, to);
+		ends_well(pid);
 		break;
 	case REFUSED:
-		ask(to);
-		wait_byte(fd);
-		for (size_t len = 8; len <= SIZE / 2; len *= 4) {
-			memset(buf, 7, len);
-			POST(fi_write(ep, buf, len, NULL, to, far.at, far.key, NULL));
-			ends(LONG_WAIT);
-			memset(buf, 0, len);
-			POST(fi_read(ep, buf, len, NULL, to, far.at, far.key, NULL));
-			ends(LONG_WAIT);
-			check(buf[0] == 7 && buf[len - 1] == 7, "a write is not there");
-		}
-		tell(fd);
+		writes_and_reads(fd, to, &far);
+		ends_well(pid);
 		break;
-	case AGAIN: {
-		struct fi_cq_err_entry end;
-		long r = 0;
-		int i = 0;
-
-		ask(to);
-		wait_byte(fd);
-		memset(buf, 0, 64);
-		buf[0] = 1;
-		/* One byte each, until a write is refused. */
-		for (; i < MANY; i++) {
-			r = fi_writedata(ep, buf, 1, NULL, 5, to, far.at + 4096 + (size_t) i, far.key, NULL);
-			if (r)
-				break;
-			read_completion(&end);
-		}
-		check(r == -FI_EAGAIN, "no write is refused");
-		char seen = 2;
-		struct iovec here = { &seen, 1 }, there = { (char *) (uintptr_t) far.at + 4096 + i, 1 };
-
-		check(process_vm_readv(pid, &here, 1, &there, 1, 0) == 1, "process_vm_readv");
-		check(seen == 0, "a write that was refused is there");
-		kill(pid, SIGKILL);
-		return;
+	case AGAIN:
+		writes_until_refused(fd, to, &far, pid);
+		break;
 	}
-	}
-	check(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status),
-			"the other side failed");
 }
 
 int main(int argc, char **argv)
