@@ -315,49 +315,47 @@ static void poll_set(void)
 		DO(0, fi_close(&go[i]->fid));
 }
 
-/* Every operation on every type, against the plain C meaning for the types below. */
-static void atomics(void)
-{
-	static char target[64] __attribute__((aligned(16)));
-	struct fid_mr *mr;
-	uint64_t at = (uint64_t) (uintptr_t) target, key;
-	int combinations = 0;
-	size_t n;
+/* The memory that atomics change, as the peer names it. */
+static char target[64] __attribute__((aligned(16)));
+static uint64_t target_at, target_key;
+static int atomics_done;
 
-	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, 0, &mr,
-			NULL));
-	key = fi_mr_key(mr);
+/* One atomic on `old`, which becomes `want`: `kind` 0 without result, 1 fetching, 2 comparing. */
 #define ON(type, dt, op, old, with, cmp, kind, want) \
 	do { \
 		type o_ = (old), w_ = (with), c_ = (cmp), r_ = 0, x_ = (want); \
+		size_t n_ = 0; \
 		(void) c_; \
 		memcpy(target, &o_, sizeof(o_)); \
 		if (kind == 0) { \
-			DO(0, fi_atomicvalid(a.ep, dt, op, &n)); \
+			DO(0, fi_atomicvalid(a.ep, dt, op, &n_)); \
 			struct fi_ioc v_ = { &w_, 1 }; \
-			struct fi_rma_ioc far_ = { at, 1, key }; \
+			struct fi_rma_ioc far_ = { target_at, 1, target_key }; \
 			struct fi_msg_atomic m_ = { &v_, NULL, 1, b.addr, &far_, 1, dt, op, NULL, 0 }; \
 			DO(0, fi_atomicmsg(a.ep, &m_, FI_COMPLETION | FI_DELIVERY_COMPLETE)); \
 		} else if (kind == 1) { \
-			DO(0, fi_fetch_atomicvalid(a.ep, dt, op, &n)); \
-			DO(0, fi_fetch_atomic(a.ep, &w_, 1, NULL, &r_, NULL, b.addr, at, key, dt, op, NULL)); \
-		} else { \
-			DO(0, fi_compare_atomicvalid(a.ep, dt, op, &n)); \
-			DO(0, fi_compare_atomic(a.ep, &w_, 1, NULL, &c_, NULL, &r_, NULL, b.addr, at, key, dt, \
+			DO(0, fi_fetch_atomicvalid(a.ep, dt, op, &n_)); \
+			DO(0, fi_fetch_atomic(a.ep, &w_, 1, NULL, &r_, NULL, b.addr, target_at, target_key, dt, \
 					op, NULL)); \
+		} else { \
+			DO(0, fi_compare_atomicvalid(a.ep, dt, op, &n_)); \
+			DO(0, fi_compare_atomic(a.ep, &w_, 1, NULL, &c_, NULL, &r_, NULL, b.addr, target_at, \
+					target_key, dt, op, NULL)); \
 		} \
-		TRUE(n > 0); \
+		TRUE(n_ > 0); \
 		(void) take(a.tx); \
 		TRUE(kind == 0 || r_ == o_); \
 		memcpy(&r_, target, sizeof(r_)); \
 		TRUE(r_ == x_); \
-		combinations++; \
+		atomics_done++; \
 	} while (0)
+/* With and without the former value. */
 #define BOTH(type, dt, op, old, with, want) \
 	do { \
 		ON(type, dt, op, old, with, 0, 0, want); \
 		ON(type, dt, op, old, with, 0, 1, want); \
 	} while (0)
+/* Operations on all types. */
 #define SOME(type, dt) \
 	do { \
 		BOTH(type, dt, FI_SUM, 6, 3, (type) 9); \
@@ -372,6 +370,7 @@ static void atomics(void)
 		ON(type, dt, FI_CSWAP, 6, 3, 5, 2, (type) 6); \
 		ON(type, dt, FI_CSWAP_NE, 6, 3, 5, 2, (type) 3); \
 	} while (0)
+/* Operations on types with an order. */
 #define REAL(type, dt) \
 	do { \
 		SOME(type, dt); \
@@ -382,6 +381,7 @@ static void atomics(void)
 		ON(type, dt, FI_CSWAP_GE, 6, 3, 5, 2, (type) 6); \
 		ON(type, dt, FI_CSWAP_GT, 6, 3, 7, 2, (type) 3); \
 	} while (0)
+/* Operations on integers. */
 #define WHOLE(type, dt) \
 	do { \
 		REAL(type, dt); \
@@ -390,6 +390,13 @@ static void atomics(void)
 		BOTH(type, dt, FI_BXOR, 6, 3, (type) 5); \
 		ON(type, dt, FI_MSWAP, 6, 3, 1, 2, (type) 7); \
 	} while (0)
+
+/* Every operation on every type, against the plain C meaning. */
+static void atomics_of_all_types(void)
+{
+	__extension__ typedef __int128 wide;
+	__extension__ typedef unsigned __int128 uwide;
+
 	WHOLE(int8_t, FI_INT8);
 	WHOLE(uint8_t, FI_UINT8);
 	WHOLE(int16_t, FI_INT16);
@@ -398,8 +405,6 @@ static void atomics(void)
 	WHOLE(uint32_t, FI_UINT32);
 	WHOLE(int64_t, FI_INT64);
 	WHOLE(uint64_t, FI_UINT64);
-	__extension__ typedef __int128 wide;
-	__extension__ typedef unsigned __int128 uwide;
 	WHOLE(wide, FI_INT128);
 	WHOLE(uwide, FI_UINT128);
 	REAL(float, FI_FLOAT);
@@ -410,23 +415,49 @@ static void atomics(void)
 #endif
 	SOME(float complex, FI_FLOAT_COMPLEX);
 	SOME(double complex, FI_DOUBLE_COMPLEX);
+}
+
+static void refused_atomics(void)
+{
+	size_t n;
+
 	DO(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_FLOAT, FI_BOR, &n));
 	DO(-FI_EOPNOTSUPP, fi_compare_atomicvalid(a.ep, FI_INT32, FI_SUM, &n));
 	DO(-FI_EOPNOTSUPP, fi_atomicvalid(a.ep, FI_INT32, FI_CSWAP, &n));
 	/* A wrong key is an error at the initiator alone. */
-	DO(0, fi_atomic(a.ep, target, 1, NULL, b.addr, at, key ^ 0x1000, FI_UINT64, FI_SUM, NULL));
+	DO(0, fi_atomic(a.ep, target, 1, NULL, b.addr, target_at, target_key ^ 0x1000, FI_UINT64,
+			FI_SUM, NULL));
 	TRUE(take_error(a.tx) != 0);
-	/* Without FI_DELIVERY_COMPLETE the completion may precede the operation at the target. */
+}
+
+/* Without FI_DELIVERY_COMPLETE the completion may precede the operation at the target. */
+static void early_completion(void)
+{
 	memset(target, 0, 8);
-	DO(0, fi_atomic(a.ep, "\5\0\0\0\0\0\0", 1, NULL, b.addr, at, key, FI_UINT64, FI_SUM, target));
+	DO(0, fi_atomic(a.ep, "\5\0\0\0\0\0\0", 1, NULL, b.addr, target_at, target_key, FI_UINT64, FI_SUM,
+			target));
 	TRUE(take(a.tx).op_context == target);
 	for (int i = 0; i < 1000000 && !target[0]; i++)
 		(void) fi_cq_read(b.tx, NULL, 0);
 	TRUE(target[0] == 5);
-	DO(0, fi_inject_atomic(a.ep, "\1\0\0\0\0\0\0", 1, b.addr, at, key, FI_UINT64, FI_ATOMIC_WRITE));
+	DO(0, fi_inject_atomic(a.ep, "\1\0\0\0\0\0\0", 1, b.addr, target_at, target_key, FI_UINT64,
+			FI_ATOMIC_WRITE));
 	ON(uint64_t, FI_UINT64, FI_SUM, 1, 2, 0, 0, 3);
+}
+
+static void atomics(void)
+{
+	struct fid_mr *mr;
+
+	DO(0, fi_mr_reg(domain, target, sizeof(target), FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, 0, &mr,
+			NULL));
+	target_at = (uint64_t) (uintptr_t) target;
+	target_key = fi_mr_key(mr);
+	atomics_of_all_types();
+	refused_atomics();
+	early_completion();
 	DO(0, fi_close(&mr->fid));
-	printf("%d atomics\n", combinations);
+	printf("%d atomics\n", atomics_done);
 }
 
 /* Receives of a shared receive context match messages to the endpoint that is bound to it. */

@@ -32,13 +32,17 @@
 #define UDP 4
 /* Of the format of datagrams (device/soft/packet.rs). */
 #define VERSION 4
+#define RESET 7
 #define HELLO 9
 #define WELCOME 10
 
+/* What the intruder does: it waits, attacks by datagrams, sends them to the decoy, attacks by Unix
+ * sockets, ends. */
+enum phase { WAIT, ATTACK, DECOY, CONNECT, END };
+
 /* What the intruder has, and its counts. */
 struct known {
-	/* 0: wait, 1: attack by datagrams, 2: datagrams to the decoy, 3: Unix sockets, 4: end. */
-	volatile int phase;
+	volatile enum phase phase;
 	volatile unsigned long sent, answered, refusals, welcomes, leaks, calls, understood;
 	uint16_t ports[3];
 	/* Queue key of the service, which is public. */
@@ -143,7 +147,7 @@ static void datagrams(const int *sock, bool decoy)
 				continue;
 			}
 			known->answered++;
-			known->refusals += n == 48 && (answer[3] & 0x7f) == 7;
+			known->refusals += n == 48 && (answer[3] & 0x7f) == RESET;
 			known->welcomes += n >= 4 && (answer[3] & 0x7f) == WELCOME;
 			known->leaks += memmem(answer, (size_t) n, SECRET, 16) != NULL;
 		}
@@ -226,13 +230,13 @@ static int intruder(int fd)
 				"a socket of the intruder");
 	}
 	check(write(fd, "x", 1) == 1, "write");
-	while (known->phase != 4)
+	while (known->phase != END)
 		switch (known->phase) {
-		case 1:
-		case 2:
-			datagrams(sock, known->phase == 2);
+		case ATTACK:
+		case DECOY:
+			datagrams(sock, known->phase == DECOY);
 			break;
-		case 3:
+		case CONNECT:
 			unix_sockets();
 			break;
 		default:
@@ -317,44 +321,33 @@ static int any_socket(void)
 	return s;
 }
 
-static double rate(const double *of, int n)
+/* The message rates of the phases of one kind, per second. */
+struct rates {
+	double *all;
+	int n;
+};
+
+static double mean(const struct rates *r)
 {
 	double sum = 0;
 
-	for (int i = 0; i < n; i++)
-		sum += of[i];
-	return n ? sum / n : 0;
+	for (int i = 0; i < r->n; i++)
+		sum += r->all[i];
+	return r->n ? sum / r->n : 0;
 }
 
-int main(int argc, char **argv)
-{
-	double seconds = argc > 1 ? atof(argv[1]) : 4, *rates[2], end;
-	int fd, to_intruder, decoy, probe, n[2] = { 0 }, fds, status;
-	unsigned long messages = 0;
-	struct fid_cq *queue;
-	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
-	struct fid_ep *found_by_number, *open_to_all;
-	size_t len = sizeof(known->open_addr);
-	struct hello me, far;
-	fi_addr_t to;
-	pid_t other, bad;
-	long kib;
-	char c;
+/* The further endpoints of this process, and their queue. */
+static struct fid_cq *queue;
+static struct fid_ep *found_by_number, *open_to_all;
 
-	if (geteuid()) {
-		printf("not root, no other user to be: left out\n");
-		return EXIT_SUCCESS;
-	}
-	for (int i = 0; i < 2; i++)
-		rates[i] = calloc((size_t) (seconds / PHASE) + 8, sizeof(double));
-	known = mmap(NULL, sizeof(*known), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	check(known != MAP_FAILED, "mmap");
-	bad = spawn_peer(intruder, &to_intruder);
-	other = spawn_peer(other_side, &fd);
-	me = open_all(SIZE);
-	to = meet(fd, &me, &far);
+/* Opens the service, and the endpoint whose address the intruder is told. */
+static void open_services(void)
+{
+	struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_DATA };
+	size_t len = sizeof(known->open_addr);
+	int probe = any_socket();
+
 	DO(fi_cq_open(domain, &ca, &queue, NULL));
-	probe = any_socket();
 	known->ports[2] = socket_port(probe);
 	close(probe);
 	found_by_number = service(queue, known->ports[2]);
@@ -363,29 +356,41 @@ int main(int argc, char **argv)
 	DO(fi_ep_bind(open_to_all, &queue->fid, FI_TRANSMIT | FI_RECV));
 	DO(fi_enable(open_to_all));
 	DO(fi_getname(&open_to_all->fid, known->open_addr, &len));
-	decoy = any_socket();
-	known->decoy = socket_port(decoy);
+}
+
+/* Tells the intruder what it knows of the two processes, and writes the secret. */
+static void tell_intruder(const struct hello *me, const struct hello *far)
+{
+	known->decoy = socket_port(any_socket());
 	for (size_t i = 1024; i + 32 <= SIZE; i += 32)
 		memcpy(buf + i, SECRET, 32);
 	/* An address: 16 bytes of gid, then port and key. */
-	memcpy(&known->ports[0], me.addr + 16, 2);
-	memcpy(&known->ports[1], far.addr + 16, 2);
+	memcpy(&known->ports[0], me->addr + 16, 2);
+	memcpy(&known->ports[1], far->addr + 16, 2);
 	known->qkey = 0x0efa0000u | known->ports[2];
-	known->at = me.at + 1024;
-	known->key = me.key;
-	check(read(to_intruder, &c, 1) == 1, "the intruder does not begin");
-	for (int i = 0; i < 1000; i++)
-		exchange(to, true);
-	kib = resident_kib();
-	fds = descriptors();
-	end = now_s() + seconds;
+	known->at = me->at + 1024;
+	known->key = me->key;
+}
+
+static void begin_phase(int to_intruder, enum phase phase)
+{
+	known->phase = phase;
+	check(write(to_intruder, "x", 1) == 1, "the intruder is gone");
+}
+
+/* Exchanges messages for so long, while the intruder goes through its phases. Returns how many. */
+static unsigned long exchange_under_attack(double seconds, int to_intruder, fi_addr_t to,
+		struct rates rates[2])
+{
+	double end = now_s() + seconds;
+	unsigned long messages = 0;
+
 	for (int turn = 0; now_s() < end; turn++) {
-		int phase = 1 + turn % 3;
+		enum phase phase = ATTACK + turn % 3;
 		double begun = now_s(), until = begun + PHASE;
 		unsigned long count = 0;
 
-		known->phase = phase;
-		check(write(to_intruder, "x", 1) == 1, "the intruder is gone");
+		begin_phase(to_intruder, phase);
 		while (now_s() < until) {
 			struct fi_cq_data_entry e;
 
@@ -393,33 +398,86 @@ int main(int argc, char **argv)
 			check(fi_cq_read(queue, &e, 1) == -FI_EAGAIN, "an attacker has reached the service");
 			count++;
 		}
-		if (phase < 3)
-			rates[phase - 1][n[phase - 1]++] = (double) count / (now_s() - begun);
+		if (phase != CONNECT) {
+			struct rates *r = &rates[phase - ATTACK];
+
+			r->all[r->n++] = (double) count / (now_s() - begun);
+		}
 		messages += count;
 	}
-	known->phase = 4;
-	check(write(to_intruder, "x", 1) == 1, "the intruder is gone");
-	check(waitpid(bad, &status, 0) == bad && WIFEXITED(status) && !WEXITSTATUS(status),
-			"the intruder failed");
-	buf[64] = 'e';
-	exchange(to, true);
+	return messages;
+}
+
+static void report(unsigned long messages, const struct rates rates[2])
+{
+	double attacked = mean(&rates[0]), left_alone = mean(&rates[1]);
+
 	printf("%lu datagrams, %lu calls; %lu answers, %lu of them refusals; %lu welcomes, %lu leaks\n",
-			known->sent, known->calls,
-	       known->answered, known->refusals, known->welcomes, known->leaks);
+			known->sent, known->calls, known->answered, known->refusals, known->welcomes,
+			known->leaks);
 	printf("%lu messages and back; while it attacks %.0f a second, while it sends elsewhere %.0f: "
-	       "%.3f\n", messages,
-	       rate(rates[0], n[0]), rate(rates[1], n[1]), rate(rates[0], n[0]) / rate(rates[1], n[1]));
-	printf("%ld KiB before, %ld after; descriptors %d, %d\n", kib, resident_kib(), fds, descriptors());
+			"%.3f\n", messages, attacked, left_alone, attacked / left_alone);
+}
+
+static void check_refused(void)
+{
 	check(known->sent > 100 && known->calls > 0, "the intruder did nothing");
 	check(known->understood > 0, "not even an honest call was understood");
 	check(known->answered == known->refusals && !known->welcomes && !known->leaks,
 			"the intruder was let in");
 	for (size_t i = 1024; i + 32 <= SIZE; i += 32)
 		check(!memcmp(buf + i, SECRET, 32), "the intruder has written");
+}
+
+static void ends_well(pid_t pid, const char *failed)
+{
+	int status;
+
+	check(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status), failed);
+}
+
+int main(int argc, char **argv)
+{
+	double seconds = argc > 1 ? atof(argv[1]) : 4;
+	struct rates rates[2] = { 0 };
+	struct hello me, far;
+	unsigned long messages;
+	pid_t other, bad;
+	int fd, to_intruder, fds;
+	fi_addr_t to;
+	long kib;
+	char c;
+
+	if (geteuid()) {
+		printf("not root, no other user to be: left out\n");
+		return EXIT_SUCCESS;
+	}
+	for (int i = 0; i < 2; i++)
+		rates[i].all = calloc((size_t) (seconds / PHASE) + 8, sizeof(double));
+	known = mmap(NULL, sizeof(*known), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	check(known != MAP_FAILED, "mmap");
+	bad = spawn_peer(intruder, &to_intruder);
+	other = spawn_peer(other_side, &fd);
+	me = open_all(SIZE);
+	to = meet(fd, &me, &far);
+	open_services();
+	tell_intruder(&me, &far);
+	check(read(to_intruder, &c, 1) == 1, "the intruder does not begin");
+	for (int i = 0; i < 1000; i++)
+		exchange(to, true);
+	kib = resident_kib();
+	fds = descriptors();
+	messages = exchange_under_attack(seconds, to_intruder, to, rates);
+	begin_phase(to_intruder, END);
+	ends_well(bad, "the intruder failed");
+	buf[64] = 'e';
+	exchange(to, true);
+	report(messages, rates);
+	printf("%ld KiB before, %ld after; descriptors %d, %d\n", kib, resident_kib(), fds, descriptors());
+	check_refused();
 	check(resident_kib() < kib + 4096, "memory grows");
 	check(descriptors() <= fds, "descriptors are left");
-	check(waitpid(other, &status, 0) == other && WIFEXITED(status) && !WEXITSTATUS(status),
-			"the other side failed");
+	ends_well(other, "the other side failed");
 	DO(fi_close(&open_to_all->fid));
 	DO(fi_close(&found_by_number->fid));
 	DO(fi_close(&queue->fid));
