@@ -2,7 +2,7 @@
 //! target `proto_hostile` and a test with random seeds.
 //!
 //! A byte string is a script: it chooses what the application posts, which packets the peer sends,
-//! and when the adapter finishes a packet or a read. The [`Port`] below checks every effect:
+//! and when the adapter finishes a packet or a read. The harness's [`Port`] checks every effect:
 //!
 //! - bytes are stored only where a posted receive, a read, a fetching atomic or a region expects
 //!   them;
@@ -12,11 +12,13 @@
 //!
 //! A script ends with the peer's death, after which every operation must have completed.
 
+mod port;
+
 use super::*;
 use crate::core::script::Script;
 use crate::types::*;
 use crate::wire::{Opt, Repr, Rta, RtaKind, Rtm, RtmKind, Rtr, Rtw, RtwKind, HEADER_MAX};
-use std::collections::HashMap;
+use port::{AppMemory, HostilePort, PostedKind, Use};
 
 const MTU: usize = 512;
 const PEER: PeerId = 1;
@@ -26,195 +28,11 @@ const UNEXPECTED_MAX: usize = 256 << 10;
 const REGION_LEN: u64 = 4096;
 const KEY: u64 = 0x1122_3344_5566_7788;
 
-/// What the memory of an operation is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    /// Data on its way out: never stored to.
-    Source,
-    /// A receive, a read, the result of an atomic.
-    Destination,
-    /// A region that the peer writes, or reads.
-    Target { write: bool },
-}
-
-#[derive(Debug)]
-struct AppMemory {
-    used: Use,
-    len: u64,
-    reads: u32,
-}
-
-/// A packet or read that the adapter has not finished.
-enum PostedKind {
-    Packet(u32),
-    Read { id: u32, into: Body },
-}
-
-struct HostilePort {
-    memory: HashMap<u32, AppMemory>,
-    next: u32,
-    posted: Vec<PostedKind>,
-    awaited: i64,
-    completions: u64,
-    /// Packets that say that a read is over (EOR).
-    eors: u32,
-    script: Script,
-}
-
-impl HostilePort {
-    fn add(&mut self, used: Use, len: u64) -> u32 {
-        self.next += 1;
-        let reads = 0;
-        self.memory
-            .insert(self.next, AppMemory { used, len, reads });
-        self.next
-    }
-
-    fn complete(&mut self, ctx: u32) {
-        if ctx == NO_CTX {
-            return;
-        }
-        let m = self.memory.remove(&ctx);
-        let m = m.unwrap_or_else(|| panic!("operation {ctx} completes twice"));
-        assert_eq!(m.reads, 0, "operation {ctx} completes with reads under way");
-        self.completions += 1;
-    }
-}
-
-impl Port for HostilePort {
-    fn room(&self) -> bool {
-        self.posted.len() < 64
-    }
-
-    fn send(&mut self, _to: PeerId, head: &[u8], load: PacketPayload, token: Token) -> bool {
-        if !self.room() || self.script.byte() == 1 {
-            return false;
-        }
-        let len = match load {
-            PacketPayload::None => 0,
-            PacketPayload::Bytes(b) => b.len(),
-            PacketPayload::Body(b) => {
-                let m = self.memory.get(&b.ctx);
-                let m =
-                    m.unwrap_or_else(|| panic!("a packet of operation {} after its end", b.ctx));
-                assert!(
-                    b.off + b.len as u64 <= m.len,
-                    "a packet beyond its operation's memory"
-                );
-                assert!(m.used != Use::Destination && m.used != Use::Target { write: true });
-                b.len
-            }
-        };
-        assert!(head.len() + len <= MTU, "a packet longer than the MTU");
-        if let Some(id) = token.tx() {
-            self.posted.push(PostedKind::Packet(id));
-        }
-        let packet = Repr::parse(head).map(|(r, _)| r);
-        self.eors += u32::from(matches!(packet, Some(Repr::Eor { .. })));
-        true
-    }
-
-    fn store(&mut self, ctx: u32, off: u64, bytes: &[u8]) {
-        if ctx == NO_CTX {
-            return;
-        }
-        let m = self.memory.get(&ctx);
-        let m = m.unwrap_or_else(|| panic!("a store to operation {ctx} after its end"));
-        assert!(
-            matches!(m.used, Use::Destination | Use::Target { write: true }),
-            "a store to memory that is only read: {m:?}"
-        );
-        let end = off.checked_add(bytes.len() as u64);
-        assert!(
-            end.is_some_and(|e| e <= m.len),
-            "a store beyond the operation's memory"
-        );
-    }
-
-    fn sent(&mut self, ctx: u32, _result: Result<(), Failure>) {
-        self.complete(ctx);
-    }
-
-    fn adopt(&mut self, recv: RecvEntryMatch) -> u32 {
-        recv.what.context as u32
-    }
-
-    fn received(&mut self, ctx: u32, msg: Received, _result: Result<(), Failure>) {
-        if !msg.stays {
-            self.complete(ctx);
-        } else {
-            assert!(self.memory.contains_key(&ctx));
-        }
-    }
-
-    fn expect(&mut self, _peer: PeerId, on: bool) {
-        self.awaited += if on { 1 } else { -1 };
-        assert!(self.awaited >= 0, "awaited answers below zero");
-    }
-
-    fn expose(&mut self, ctx: u32) -> Option<Iovs> {
-        let len = self.memory.get(&ctx)?.len;
-        let piece = RmaIov {
-            addr: 0,
-            len,
-            key: KEY,
-        };
-        Iovs::new(&[piece])
-    }
-
-    fn read(&mut self, _from: PeerId, _piece: RmaIov, into: Body, id: u32) -> ReadPost {
-        match self.script.byte() % 8 {
-            0 => return ReadPost::Refused,
-            1 => return ReadPost::Busy,
-            _ if !self.room() => return ReadPost::Busy,
-            _ => {}
-        }
-        let m = self.memory.get_mut(&into.ctx);
-        let m = m.unwrap_or_else(|| panic!("a read into operation {} after its end", into.ctx));
-        assert!(matches!(
-            m.used,
-            Use::Destination | Use::Target { write: true }
-        ));
-        let end = into.off.checked_add(into.len as u64);
-        assert!(
-            end.is_some_and(|e| e <= m.len),
-            "a read beyond the operation's memory"
-        );
-        m.reads += 1;
-        self.posted.push(PostedKind::Read { id, into });
-        ReadPost::Posted
-    }
-
-    fn open_target(&mut self, at: &Iovs, write: bool) -> Result<u32, Failure> {
-        let v = at.as_slice().first().copied().unwrap_or_default();
-        let end = v.addr.checked_add(v.len);
-        if at.as_slice().len() != 1 || v.key != KEY || end.is_none_or(|e| e > REGION_LEN) {
-            return Err(Failure {
-                errno: FI_EKEYREJECTED,
-                status: 64,
-            });
-        }
-        Ok(self.add(Use::Target { write }, v.len))
-    }
-
-    fn close_target(&mut self, ctx: u32, _done: bool) -> Result<(), Failure> {
-        self.complete(ctx);
-        Ok(())
-    }
-
-    fn written(&mut self, _from: PeerId, _cq_data: Option<u64>, _len: u64) {}
-
-    fn atomic(&mut self, _: &Rta, data: &[u8], former: &mut Vec<u8>) -> Result<(), Failure> {
-        former.extend_from_slice(data.get(..8).unwrap_or(&[]));
-        Ok(())
-    }
-}
-
 /// One endpoint and the hostile peer.
 struct Bench {
     ep: Endpoint,
     rq: RecvQueue,
-    world: HostilePort,
+    port: HostilePort,
 }
 
 /// The first `len` bytes of the peer's region.
@@ -229,7 +47,7 @@ fn region(len: u64) -> Iovs {
 
 impl Bench {
     fn iovs(&mut self) -> Iovs {
-        let s = &mut self.world.script;
+        let s = &mut self.port.script;
         let key = if s.one_in(8) { 0 } else { KEY };
         let v = RmaIov {
             addr: s.length(),
@@ -249,7 +67,7 @@ impl Bench {
     /// Sends a packet from the peer. The script selects its fields; numbers are mostly ones in use.
     fn packet(&mut self) {
         let repr = self.header();
-        let s = &mut self.world.script;
+        let s = &mut self.port.script;
         let mut bytes = vec![0; HEADER_MAX];
         let n = repr.emit(Some(9), &mut bytes);
         bytes.truncate(n);
@@ -262,13 +80,13 @@ impl Bench {
                 *b = value;
             }
         }
-        self.ep.packet(PEER, &bytes, &mut self.rq, &mut self.world);
+        self.ep.packet(PEER, &bytes, &mut self.rq, &mut self.port);
     }
 
     /// The header of a packet of the peer.
     fn header(&mut self) -> Repr {
         let iovs = self.iovs();
-        let s = &mut self.world.script;
+        let s = &mut self.port.script;
         let (id, other) = (s.below(6), s.below(6));
         let msg_id = if s.one_in(16) {
             s.length() as u32
@@ -387,7 +205,7 @@ impl Bench {
         [length, offset]: [u64; 2],
     ) -> Repr {
         let (tx, rx) = (self.ep.number(true, id), self.ep.number(false, id));
-        let s = &mut self.world.script;
+        let s = &mut self.port.script;
         match kind {
             12 | 13 => Repr::Cts {
                 send_id: tx,
@@ -428,7 +246,7 @@ impl Bench {
 
     /// The application posts something.
     fn post(&mut self) {
-        let script = &mut self.world.script;
+        let script = &mut self.port.script;
         let (what, len) = (script.below(6), u64::from(script.byte()) * 16);
         let tag = script.flip().then_some(0);
         let multi = script.one_in(8);
@@ -442,7 +260,7 @@ impl Bench {
     }
 
     fn post_recv(&mut self, len: u64, tag: Option<u64>, multi: bool) {
-        let ctx = self.world.add(Use::Destination, len);
+        let ctx = self.port.add(Use::Destination, len);
         let a = RecvArgs {
             src: ANY,
             ctx,
@@ -455,19 +273,19 @@ impl Bench {
         if let Some(u) = self.rq.post(&a) {
             let place = Place::whole(ctx, len);
             self.ep
-                .start_unexpected(place, &u, &mut self.rq, &mut self.world);
+                .start_unexpected(place, &u, &mut self.rq, &mut self.port);
         }
         if multi {
             while let Some((u, p)) = self.rq.fill(&a, |r| r.what.context as u32) {
                 self.ep
-                    .start_unexpected(p, &u, &mut self.rq, &mut self.world);
+                    .start_unexpected(p, &u, &mut self.rq, &mut self.port);
             }
         }
     }
 
     fn post_send(&mut self, len: u64, tag: Option<u64>) {
-        let ctx = self.world.add(Use::Source, len);
-        let receipt = self.world.script.flip();
+        let ctx = self.port.add(Use::Source, len);
+        let receipt = self.port.script.flip();
         let a = SendArgs {
             peer: PEER,
             ctx,
@@ -477,12 +295,12 @@ impl Bench {
             receipt,
             inject: false,
         };
-        let r = self.ep.send(&a, &mut self.world);
+        let r = self.ep.send(&a, &mut self.port);
         self.posted(ctx, r);
     }
 
     fn post_write(&mut self, len: u64) {
-        let ctx = self.world.add(Use::Source, len);
+        let ctx = self.port.add(Use::Source, len);
         let a = WriteArgs {
             peer: PEER,
             ctx,
@@ -491,26 +309,26 @@ impl Bench {
             cq_data: None,
             inject: false,
         };
-        let r = self.ep.write(&a, &mut self.world);
+        let r = self.ep.write(&a, &mut self.port);
         self.posted(ctx, r);
     }
 
     fn post_read(&mut self, len: u64) {
-        let ctx = self.world.add(Use::Destination, len);
+        let ctx = self.port.add(Use::Destination, len);
         let a = ReadArgs {
             peer: PEER,
             ctx,
             len,
             from: region(len),
         };
-        let r = self.ep.read(&a, &mut self.world);
+        let r = self.ep.read(&a, &mut self.port);
         self.posted(ctx, r);
     }
 
     fn post_atomic(&mut self) {
-        let fetch = self.world.script.flip();
+        let fetch = self.port.script.flip();
         let used = if fetch { Use::Destination } else { Use::Source };
-        let ctx = self.world.add(used, 8);
+        let ctx = self.port.add(used, 8);
         let a = AtomicArgs {
             peer: PEER,
             ctx,
@@ -523,14 +341,14 @@ impl Bench {
             },
             data: &[1; 8],
         };
-        let r = self.ep.atomic(&a, &mut self.world);
+        let r = self.ep.atomic(&a, &mut self.port);
         self.posted(ctx, r);
     }
 
     /// A call that was refused has done nothing: its memory is the application's again.
     fn posted(&mut self, ctx: u32, r: crate::core::Result<()>) {
         if r.is_err() {
-            let m = self.world.memory.remove(&ctx);
+            let m = self.port.memory.remove(&ctx);
             assert!(m.is_some(), "a refused operation has completed");
         }
     }
@@ -541,39 +359,39 @@ impl Bench {
             errno: FI_EIO,
             status: 8,
         });
-        match self.world.posted.swap_remove(at) {
-            PostedKind::Packet(id) => self.ep.packet_done(id, f, &mut self.world),
+        match self.port.posted.swap_remove(at) {
+            PostedKind::Packet(id) => self.ep.packet_done(id, f, &mut self.port),
             PostedKind::Read { id, into } => {
-                if let Some(m) = self.world.memory.get_mut(&into.ctx) {
+                if let Some(m) = self.port.memory.get_mut(&into.ctx) {
                     m.reads -= 1;
                 }
-                self.ep.read_done(id, f, &mut self.rq, &mut self.world);
+                self.ep.read_done(id, f, &mut self.rq, &mut self.port);
             }
         }
     }
 
     fn step(&mut self) {
-        match self.world.script.below(8) {
+        match self.port.script.below(8) {
             0 | 1 => self.post(),
             2..=4 => self.packet(),
-            5 if !self.world.posted.is_empty() => {
-                let n = self.world.posted.len() as u32;
-                let at = self.world.script.below(n) as usize;
-                let failed = self.world.script.one_in(8);
+            5 if !self.port.posted.is_empty() => {
+                let n = self.port.posted.len() as u32;
+                let at = self.port.script.below(n) as usize;
+                let failed = self.port.script.one_in(8);
                 self.finish(at, failed);
             }
-            6 => self.ep.progress(&mut self.world),
+            6 => self.ep.progress(&mut self.port),
             _ => {
-                let id = self.world.script.below(8);
-                if self.world.script.one_in(64) {
+                let id = self.port.script.below(8);
+                if self.port.script.one_in(64) {
                     let why = Failure {
                         errno: FI_ECONNABORTED,
                         status: 13,
                     };
-                    self.ep.peer_down(PEER, why, &mut self.rq, &mut self.world);
-                } else if self.world.script.flip() {
+                    self.ep.peer_down(PEER, why, &mut self.rq, &mut self.port);
+                } else if self.port.script.flip() {
                     let target = |m: &AppMemory| matches!(m.used, Use::Target { .. });
-                    if self.world.memory.get(&id).is_some_and(target) {
+                    if self.port.memory.get(&id).is_some_and(target) {
                         let reads = self.ep.close_targets(|ctx| ctx == id);
                         for read in reads {
                             self.cancel(read);
@@ -595,7 +413,7 @@ impl Bench {
     /// The adapter takes back all reads of transfer `id`.
     fn cancel(&mut self, id: u32) {
         let of = |p: &PostedKind| matches!(p, PostedKind::Read { id: i, .. } if *i == id);
-        while let Some(at) = self.world.posted.iter().position(of) {
+        while let Some(at) = self.port.posted.iter().position(of) {
             self.finish(at, true);
         }
     }
@@ -627,22 +445,14 @@ fn bench(bytes: &[u8]) -> Bench {
     Bench {
         ep: Endpoint::new(cfg),
         rq: RecvQueue::default(),
-        world: HostilePort {
-            memory: HashMap::new(),
-            next: 0,
-            posted: Vec::new(),
-            awaited: 0,
-            completions: 0,
-            eors: 0,
-            script: Script::new(bytes),
-        },
+        port: HostilePort::new(Script::new(bytes)),
     }
 }
 
 /// Runs a script. Panics where an invariant of the module text does not hold.
 pub fn run(bytes: &[u8]) {
     let mut b = bench(bytes);
-    while !b.world.script.over() {
+    while !b.port.script.over() {
         // As in the provider: senders wait while too many bytes are unexpected.
         if b.rq.bytes() > UNEXPECTED_MAX {
             break;
@@ -653,19 +463,19 @@ pub fn run(bytes: &[u8]) {
         errno: FI_ECONNABORTED,
         status: 13,
     };
-    b.ep.peer_down(PEER, why, &mut b.rq, &mut b.world);
-    while !b.world.posted.is_empty() {
+    b.ep.peer_down(PEER, why, &mut b.rq, &mut b.port);
+    while !b.port.posted.is_empty() {
         b.finish(0, true);
     }
-    b.ep.peer_down(PEER, why, &mut b.rq, &mut b.world);
+    b.ep.peer_down(PEER, why, &mut b.rq, &mut b.port);
     assert_eq!(
         (b.ep.sending(), b.ep.receiving()),
         (0, 0),
         "operations are left over"
     );
-    assert_eq!(b.world.awaited, 0, "answers are still awaited");
+    assert_eq!(b.port.awaited, 0, "answers are still awaited");
     let left = |m: &&AppMemory| !matches!(m.used, Use::Destination);
-    assert_eq!(b.world.memory.values().find(left).map(|m| m.used), None);
+    assert_eq!(b.port.memory.values().find(left).map(|m| m.used), None);
 }
 
 #[cfg(test)]
@@ -690,7 +500,7 @@ mod tests {
         for (length, eors) in [(64, 0), (100, 1)] {
             // The script lets the adapter take every packet and read.
             let mut b = bench(&[10; 64]);
-            let ctx = b.world.add(Use::Destination, 100);
+            let ctx = b.port.add(Use::Destination, 100);
             let posted = b.rq.post(&RecvArgs {
                 src: ANY,
                 ctx,
@@ -724,11 +534,11 @@ mod tests {
             let n = request.emit(Some(9), &mut bytes);
             bytes.truncate(n);
             bytes.resize(n + 64, 0x5a);
-            b.ep.packet(PEER, &bytes, &mut b.rq, &mut b.world);
-            while !b.world.posted.is_empty() {
+            b.ep.packet(PEER, &bytes, &mut b.rq, &mut b.port);
+            while !b.port.posted.is_empty() {
                 b.finish(0, false);
             }
-            assert_eq!((b.world.completions, b.world.eors), (1, eors));
+            assert_eq!((b.port.completions, b.port.eors), (1, eors));
         }
     }
 
