@@ -11,11 +11,13 @@
 //! Messages mostly arrive in the order of their receives. Receives therefore wait in a FIFO and are
 //! entered into lists only when a message matches none of its oldest [`FEW`] receives.
 
+mod lists;
+
 use super::PeerId;
 use crate::core::fifo::Fifo;
-use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
-use std::collections::{HashMap, VecDeque};
+pub use lists::Id;
+use lists::{alive, forget_burst, Index, List, Stamped};
 
 /// Any source.
 pub const ANY: PeerId = PeerId::MAX;
@@ -23,62 +25,6 @@ pub const ANY: PeerId = PeerId::MAX;
 const FEW: usize = 8;
 /// Most masks that have lists; receives and messages of further masks are searched one by one.
 const MASKS_MAX: usize = 24;
-
-/// Entries, and lists, from which on memory is returned once most of them are gone.
-const LARGE: usize = 4096;
-
-type Lists = HashMap<(PeerId, u64), List, ByWords>;
-
-/// Entries in order. Most lists have one, for which no memory is allocated.
-#[derive(Debug, Default)]
-struct List {
-    first: Option<Id>,
-    more: VecDeque<Id>,
-}
-
-impl List {
-    fn push(&mut self, id: Id) {
-        if self.first.is_none() {
-            self.first = Some(id);
-        } else {
-            self.more.push_back(id);
-        }
-    }
-
-    fn pop(&mut self) {
-        self.first = self.more.pop_front();
-    }
-
-    fn retain(&mut self, mut keep: impl FnMut(&Id) -> bool) {
-        self.more.retain(&mut keep);
-        if self.first.as_ref().is_some_and(|id| !keep(id)) {
-            self.pop();
-        }
-    }
-
-    /// First entry that still exists; removed ones before it are dropped.
-    fn front<T>(&mut self, live: &Slab<Stamped<T>>) -> Option<Id> {
-        while let Some(id) = self.first {
-            if alive(id, live) {
-                return Some(id);
-            }
-            self.pop();
-        }
-        None
-    }
-
-    fn iter(&self) -> impl Iterator<Item = Id> + '_ {
-        self.first.iter().chain(&self.more).copied()
-    }
-
-    /// Appends an entry, and purges removed entries when there are too many.
-    fn append<T>(&mut self, id: Id, live: &Slab<Stamped<T>>) {
-        if self.more.len() > 64 + 2 * live.len() {
-            self.retain(|id| alive(*id, live));
-        }
-        self.push(id);
-    }
-}
 
 /// A receive that waits for its message.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,78 +51,8 @@ struct Waiting<U> {
     what: U,
 }
 
-/// An entry with its sequence number; lists refer to it by `seq` and slot.
-#[derive(Clone, Copy, Debug, Default)]
-struct Stamped<T> {
-    seq: u32,
-    value: T,
-}
-
-/// Identifies an entry by its sequence number and slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id {
-    seq: u32,
-    slot: u32,
-}
-
 /// The slot of a receive that is in no list.
 const FRESH: u32 = u32::MAX;
-
-fn alive<T>(id: Id, live: &Slab<Stamped<T>>) -> bool {
-    live.get(id.slot).is_some_and(|e| e.seq == id.seq)
-}
-
-/// Lists of one mask of ignored tag bits.
-#[derive(Debug)]
-struct Index {
-    ignore: u64,
-    lists: Lists,
-    /// Receives in these lists for one source, and for any source.
-    directed: usize,
-    any: usize,
-}
-
-impl Index {
-    fn new(ignore: u64) -> Index {
-        Index {
-            ignore,
-            lists: Lists::default(),
-            directed: 0,
-            any: 0,
-        }
-    }
-
-    fn drop_front(&mut self, key: (PeerId, u64), id: Id) {
-        if let Some(l) = self.lists.get_mut(&key) {
-            if l.first == Some(id) {
-                l.pop();
-            }
-        }
-    }
-
-    /// Enters an entry into its list. Empty lists are kept for the next entry of their key, until
-    /// there are more lists than entries.
-    fn put<T>(&mut self, key: (PeerId, u64), id: Id, live: &Slab<Stamped<T>>) {
-        if self.lists.len() > 64 + 4 * live.len() {
-            self.lists.retain(|_, l| {
-                l.retain(|id| alive(*id, live));
-                l.first.is_some()
-            });
-            // A walk through the map takes as long as it was once large.
-            if self.lists.capacity() > LARGE && self.lists.len() < self.lists.capacity() / 8 {
-                self.lists.shrink_to(2 * self.lists.len());
-            }
-        }
-        self.lists.entry(key).or_default().append(id, live);
-    }
-}
-
-/// Returns the memory of entries that are all gone, after a burst of them.
-fn forget_burst<T>(live: &mut Slab<Stamped<T>>) {
-    if live.is_empty() && live.end() > LARGE {
-        *live = Slab::default();
-    }
-}
 
 /// Posted receives and unexpected messages of one kind (tagged or not) of one endpoint.
 /// `R` is what a receive carries, `U` what a message carries.
