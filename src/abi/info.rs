@@ -3,11 +3,13 @@
 //! Everything handed out is malloc(3) memory, one block per struct and string, because
 //! applications free and replace members themselves and `fi_freeinfo` frees what they put there.
 
+mod nic;
+
 use super::layout::{grow, Layout};
 use crate::core::info::*;
 use crate::types::*;
 use core::cell::{Cell, RefCell};
-use core::ffi::{c_char, c_int, c_void, CStr};
+use core::ffi::{c_char, c_void, CStr};
 use core::mem::size_of;
 use core::ptr::null_mut;
 
@@ -215,39 +217,6 @@ unsafe fn read_fabric(a: &fi_fabric_attr) -> FabricAttr {
     }
 }
 
-/// # Safety
-/// `n` points to a NIC whose attributes are NULL or valid.
-unsafe fn read_nic(n: *const fid_nic) -> Nic {
-    // SAFETY: every pointer is checked for NULL; what it points to is valid by contract.
-    unsafe {
-        let n = &*n;
-        Nic {
-            device: n.device_attr.as_ref().map(|d| DeviceAttr {
-                name: string(d.name),
-                device_id: string(d.device_id),
-                device_version: string(d.device_version),
-                vendor_id: string(d.vendor_id),
-                driver: string(d.driver),
-                firmware: string(d.firmware),
-            }),
-            bus: n.bus_attr.as_ref().map(|b| BusAttr {
-                bus_type: b.bus_type,
-                domain_id: b.attr.pci.domain_id,
-                bus_id: b.attr.pci.bus_id,
-                device_id: b.attr.pci.device_id,
-                function_id: b.attr.pci.function_id,
-            }),
-            link: n.link_attr.as_ref().map(|l| LinkAttr {
-                address: string(l.address),
-                mtu: l.mtu,
-                speed: l.speed,
-                state: l.state,
-                network_type: string(l.network_type),
-            }),
-        }
-    }
-}
-
 /// Reads one info in the layout of a node; `None` for NULL.
 ///
 /// # Safety
@@ -272,7 +241,7 @@ pub(crate) unsafe fn read(p: *const fi_info, l: &Layout) -> Option<Info> {
             ep: (!i.ep_attr.is_null()).then(|| read_ep(&grow(i.ep_attr, l.ep))),
             domain: (!i.domain_attr.is_null()).then(|| read_domain(&grow(i.domain_attr, l.domain))),
             fabric: (!i.fabric_attr.is_null()).then(|| read_fabric(&grow(i.fabric_attr, l.fabric))),
-            nic: (!i.nic.is_null()).then(|| read_nic(i.nic)),
+            nic: (!i.nic.is_null()).then(|| nic::read(i.nic)),
         })
     }
 }
@@ -315,7 +284,7 @@ pub(crate) mod parts {
     /// `p` points to a valid NIC.
     pub(crate) unsafe fn nic(p: *const fid_nic) -> Nic {
         // SAFETY: as promised by the caller.
-        unsafe { read_nic(p) }
+        unsafe { nic::read(p) }
     }
 }
 
@@ -415,96 +384,6 @@ fn write_fabric(b: &Blocks, a: &FabricAttr) -> *mut fi_fabric_attr {
     })
 }
 
-unsafe extern "C" fn nic_close(f: *mut fid) -> c_int {
-    // SAFETY: this function is only in the table of NICs that `write_nic` made.
-    unsafe { free_nic(f.cast()) };
-    0
-}
-
-unsafe extern "C" fn nic_control(f: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    if command != FI_DUP || arg.is_null() {
-        return -FI_ENOSYS;
-    }
-    // SAFETY: FI_DUP's argument is a place for a fid pointer; `f` is a NIC of ours.
-    unsafe {
-        let blocks = Blocks::default();
-        let copy = blocks.whole(write_nic(&blocks, &read_nic(f.cast())));
-        *arg.cast::<*mut fid>() = copy.cast();
-        if copy.is_null() {
-            -FI_ENOMEM
-        } else {
-            0
-        }
-    }
-}
-
-unsafe extern "C" fn nic_tostr(f: *const fid, buf: *mut c_char, len: usize) -> c_int {
-    // SAFETY: `f` is a NIC of ours; `buf` holds a string and has `len` bytes of room in all.
-    unsafe {
-        let text = crate::core::describe::nic(&read_nic(f.cast()));
-        let used = libc::strnlen(buf, len);
-        super::text::put(buf.add(used), len - used, &text);
-    }
-    0
-}
-
-static NIC_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(nic_close),
-    bind: None,
-    control: Some(nic_control),
-    ops_open: None,
-    tostr: Some(nic_tostr),
-    ops_set: None,
-};
-
-fn write_nic(b: &Blocks, n: &Nic) -> *mut fid_nic {
-    let device_attr = n.device.as_ref().map_or(null_mut(), |d| {
-        b.boxed(fi_device_attr {
-            name: b.string(d.name.as_deref()),
-            device_id: b.string(d.device_id.as_deref()),
-            device_version: b.string(d.device_version.as_deref()),
-            vendor_id: b.string(d.vendor_id.as_deref()),
-            driver: b.string(d.driver.as_deref()),
-            firmware: b.string(d.firmware.as_deref()),
-        })
-    });
-    let bus_attr = n.bus.as_ref().map_or(null_mut(), |bus| {
-        b.boxed(fi_bus_attr {
-            bus_type: bus.bus_type,
-            attr: fi_bus_attr_attr {
-                pci: fi_pci_attr {
-                    domain_id: bus.domain_id,
-                    bus_id: bus.bus_id,
-                    device_id: bus.device_id,
-                    function_id: bus.function_id,
-                },
-            },
-        })
-    });
-    let link_attr = n.link.as_ref().map_or(null_mut(), |l| {
-        b.boxed(fi_link_attr {
-            address: b.string(l.address.as_deref()),
-            mtu: l.mtu,
-            speed: l.speed,
-            state: l.state,
-            network_type: b.string(l.network_type.as_deref()),
-        })
-    });
-    let ops = (&raw const NIC_OPS).cast_mut();
-    b.boxed(fid_nic {
-        fid: fid {
-            fclass: FI_CLASS_NIC,
-            context: null_mut(),
-            ops,
-        },
-        device_attr,
-        bus_attr,
-        link_attr,
-        prov_attr: null_mut(),
-    })
-}
-
 /// Writes one info out for a node; NULL when memory is short.
 pub(crate) fn write(i: &Info, l: &Layout) -> *mut fi_info {
     let has_nic = l.info > core::mem::offset_of!(fi_info, nic);
@@ -529,7 +408,7 @@ pub(crate) fn write(i: &Info, l: &Layout) -> *mut fi_info {
             .nic
             .as_ref()
             .filter(|_| has_nic)
-            .map_or(null_mut(), |n| write_nic(b, n)),
+            .map_or(null_mut(), |n| nic::write(b, n)),
     });
     blocks.whole(info)
 }
@@ -552,36 +431,6 @@ pub(crate) fn write_list(list: &[Info], l: &Layout) -> *mut fi_info {
 }
 
 // ---- freeing --------------------------------------------------------------------------------
-
-/// # Safety
-/// `n` is a NIC made by `write_nic`.
-unsafe fn free_nic(n: *mut fid_nic) {
-    // SAFETY: all blocks were malloc'ed one by one; free(NULL) is harmless.
-    unsafe {
-        let n0 = &*n;
-        if let Some(d) = n0.device_attr.as_ref() {
-            for s in [
-                d.name,
-                d.device_id,
-                d.device_version,
-                d.vendor_id,
-                d.driver,
-                d.firmware,
-            ] {
-                libc::free(s.cast());
-            }
-        }
-        if let Some(l) = n0.link_attr.as_ref() {
-            libc::free(l.address.cast());
-            libc::free(l.network_type.cast());
-        }
-        libc::free(n0.device_attr.cast());
-        libc::free(n0.bus_attr.cast());
-        libc::free(n0.link_attr.cast());
-        libc::free(n0.prov_attr);
-        libc::free(n.cast());
-    }
-}
 
 /// Frees a list of infos in the layout of a node.
 ///
