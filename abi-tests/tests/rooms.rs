@@ -154,7 +154,7 @@ fn a_type_name_is_used_once() {
 
 /// Other rooms query an adapter's capabilities, never its type (`device/any.rs`).
 #[test]
-fn no_room_but_device_names_an_adapter() {
+fn only_the_device_room_names_adapters() {
     let mut wrong = Vec::new();
     for_each_line(|room, p, n, line| {
         let code = line.split("//").next().unwrap_or("");

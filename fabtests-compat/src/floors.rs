@@ -128,7 +128,7 @@ pub fn measure() -> Floors {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_machine_moves_bytes() {
+    fn floors_are_measured_and_grow_with_the_length() {
         let f = super::measure();
         assert!(f.hand_over_ns > 1.0 && f.memcpy_gb > 0.1, "{f:?}");
         assert!(super::one_copy_us(1 << 20) > super::one_copy_us(1 << 12));

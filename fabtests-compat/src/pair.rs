@@ -218,7 +218,7 @@ pub fn median(mut v: Vec<(f64, f64)>) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn rows_are_read_from_the_end() {
+    fn rows_are_read_from_the_end_of_a_program_output() {
         let t = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                  64k     1k      62m         0.07s   1841.49      35.59       0.03\n";
         assert_eq!(super::row(t, 65536), Some((65536.0 / 1841.49, 1841.49)));

@@ -35,7 +35,7 @@ pub fn watched<T>(f: impl FnOnce() -> T) -> (bool, T) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn steal_is_the_eighth_number() {
+    fn stolen_time_is_read_from_proc_stat() {
         let stat = "cpu  4051 0 1938 82190 309 0 120 5813 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n\
                     cpu1 1\nintr 9\n";
         assert_eq!(super::ticks(stat), 5813.0 / 2.0);

@@ -454,7 +454,7 @@ impl<D: Domain> Tables<D> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn symmetric_names_count_up() {
+    fn names_of_fi_av_insertsym_count_up() {
         for (first, i, want) in [
             ("node7", 3, "node10"),
             ("127.0.0.254", 3, "127.0.1.1"),

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_hints_take_anything() {
+    fn empty_hints_reject_no_candidate() {
         assert_eq!(rejected(version(1, 18), &hints(|_| ())), None);
         assert_eq!(rejected(0, &hints(|_| ())), None);
     }

@@ -18,7 +18,7 @@ pub fn run(name: &str, mut body: impl FnMut()) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_body_that_panics_begins_again() {
+    fn a_body_that_panics_is_run_again() {
         let mut n = 0;
         super::run("test", || {
             n += 1;

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_two_tables_differ() {
+    fn a_number_of_one_table_names_nothing_in_the_other() {
         let (mut low, mut high) = (Numbered::<u32>::default(), Numbered::<u32, true>::default());
         for i in 0..300 {
             let (l, h) = (low.insert(i), high.insert(i));

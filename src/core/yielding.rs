@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gives_the_processor_back_soon_gets_it_again_soon() {
+    fn a_short_yield_that_others_used_is_repeated_soon() {
         let mut p = YieldBackoff::default();
         (0..20).for_each(|_| p.offered(0));
         assert!(p.yields_alone());

@@ -160,7 +160,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn guards_are_exclusive() {
+    fn the_domain_lock_excludes_the_application_and_the_library() {
         for single in [false, true] {
             let g = Arc::new(DomainLock::new((0u64, 0u64), single));
             let aside = Arc::clone(&g);

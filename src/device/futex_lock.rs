@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_way_comes_after_who_waits() {
+    fn a_thread_that_gives_way_lets_a_waiting_one_in_first() {
         let c = FutexLock::default();
         // No thread waits, however the lock was acquired.
         c.give_way();

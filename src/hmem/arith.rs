@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_wrap_and_compare() {
+    fn integer_operations_wrap_and_swaps_compare() {
         assert_eq!(run(FI_INT8, FI_SUM, 127i8, 1, 0), -128);
         assert_eq!(run(FI_UINT128, FI_PROD, 3u128 << 100, 5, 0), 15u128 << 100);
         assert_eq!(run(FI_INT32, FI_MIN, 3i32, -4, 0), -4);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn small_reals_round_trip() {
+    fn reals_of_16_bits_decode_and_encode_to_the_same_bits() {
         for bits in 0..=u16::MAX {
             for (v, back) in [
                 (

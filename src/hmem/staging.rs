@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_goes_through_both_ways() {
+    fn staging_copies_every_byte_in_both_directions() {
         for len in [1, SHORT, HALF, HALF + 1, 3 * HALF + 7] {
             let all = pattern(len);
             let far = fake::host(&all[..len / 3]).join(&fake::alloc(&all[len / 3..]));

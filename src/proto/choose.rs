@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn size_and_features_decide() {
+    fn length_and_features_choose_the_subprotocol() {
         let p = Policy::DEFAULT;
         let both = Some(extra::RDMA_READ);
         let ask = |len, theirs| p.message(len, 8000, extra::RDMA_READ, theirs);

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_take_their_turn_and_repeats_do_not() {
+    fn messages_are_handed_out_in_order_and_repeated_ones_dropped() {
         let mut p = Peer {
             due: u32::MAX,
             ..Peer::default()

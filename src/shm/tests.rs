@@ -154,7 +154,7 @@ fn numbers_of_split_copies_are_not_used_again_before_the_peer_has_looked() {
 /// A peer that sends seldom costs a poll almost nothing, but a wake-up takes twenty times as long
 /// as its message.
 #[test]
-fn idle_rings_fall_asleep_where_there_are_many() {
+fn idle_rings_beyond_awake_rings_are_parked() {
     let mut b = endpoint(3);
     let idle = |b: &mut ShmEndpoint| {
         for _ in 0..2 * IDLE_POLLS {
@@ -187,7 +187,7 @@ fn idle_rings_fall_asleep_where_there_are_many() {
 }
 
 #[test]
-fn the_last_words_of_a_peer_are_heard_before_its_end() {
+fn records_of_a_closed_peer_are_read_before_its_end_is_reported() {
     let (mut a, mut b) = (endpoint(5), endpoint(6));
     send(&mut b, &a, b"hello");
     take(&mut a, 1);
@@ -428,7 +428,7 @@ fn unsignaled_writes_complete_without_a_poll() {
 }
 
 #[test]
-fn an_endpoint_that_goes_leaves_nothing_undone() {
+fn a_closed_endpoint_has_its_posted_write_done() {
     let Some((_a, mut b, table)) = neighbours([15, 16]) else {
         return;
     };

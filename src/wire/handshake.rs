@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn later_versions_may_say_more() {
+    fn a_handshake_with_more_feature_words_is_parsed() {
         let mut buf = [0u8; 64];
         let h = Handshake {
             extra: 5,

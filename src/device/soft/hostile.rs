@@ -422,7 +422,7 @@ mod tests {
     /// Each peer opens a session, sends a message, and closes with BYE or vanishes. From half of
     /// them on, as many are found out to have vanished as come.
     #[test]
-    fn many_peers_leave_nothing() {
+    fn sessions_of_many_peers_leave_no_entries() {
         let count = std::env::var("FABRIC_PEERS").map_or(20_000, |n| n.parse().unwrap());
         let mut w = EngineHarness::new(&[]).unwrap();
         let (mut before, mut entries) = (0, 0);

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sender_sent_before_it_left_counts_no_more() {
+    fn a_replay_window_after_a_number_refuses_all_up_to_it() {
         for top in [1, 63, 64, 65, 2047, 2048, 5000] {
             let mut w = ReplayWindow::after(top);
             w.mark(top + 3);

@@ -344,7 +344,7 @@ fn a_region_closed_during_a_read_ends_the_read_and_nothing_else() {
 
 /// A reader that takes one message of several and then blocks is woken.
 #[test]
-fn what_a_poll_left_keeps_the_queue_pair_from_arming() {
+fn a_queue_pair_with_unread_events_cannot_be_armed() {
     struct One(usize);
     impl Sink<PolledPacket<'_>> for One {
         fn completed(&mut self, _: &Completion, _: Status) -> Flow {

@@ -156,7 +156,7 @@ fn each(n: usize, f: impl Fn(Rank) -> Schedule) -> Vec<Schedule> {
 }
 
 #[test]
-fn results_are_those_of_the_man_page() {
+fn broadcast_reductions_and_gathers_give_the_results_of_the_man_page() {
     for len in [0, 1, 24, 2 * LONG] {
         all(|n, root, order| {
             if len > 24 && root > 1 {
@@ -220,7 +220,7 @@ fn results_are_those_of_the_man_page() {
 }
 
 #[test]
-fn slices_go_to_their_ranks() {
+fn scatter_reduce_scatter_and_alltoall_give_each_rank_its_part() {
     for len in [1, 5] {
         all(|n, root, order| {
             let inputs = data(n, n * len);

@@ -100,7 +100,7 @@ fn check(seed: u64, plan: &[Plan], sides: &[ProtoSimEndpoint]) {
 
 /// Three endpoints; the last one dies at a random step.
 #[test]
-fn a_peer_that_dies_fails_what_it_owed_and_nothing_else() {
+fn the_end_of_a_peer_fails_the_operations_with_it_alone() {
     for seed in 0..seeds(10_000) {
         let mut rng = Rng::new(seed ^ 0xdead);
         let mut sides: Vec<ProtoSimEndpoint> = (0..3).map(|i| side(i, &mut rng)).collect();

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn top_bits_choose_a_context() {
+    fn rx_ctx_bits_of_an_address_choose_the_receive_context() {
         let mut v = Av::new(FI_AV_TABLE, 4, 2);
         let p = &mut Peers::default();
         let a = v.insert(&raw(1), p).unwrap();

@@ -544,7 +544,7 @@ fn a_waiting_message_keeps_its_packets_when_its_peer_numbers_anew() {
 }
 
 #[test]
-fn mixed_vectors_arrive() {
+fn messages_between_host_and_device_pieces_arrive() {
     for over_shm in [true, false] {
         let p = TestPair::new(over_shm);
         for len in SIZES {

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_is_held_at_once_unless_it_must_not() {
+    fn fi_more_holds_messages_where_holding_is_allowed() {
         for allowed in [true, false] {
             let mut by = BurstySender::new(allowed);
             by.bursts.announce(true);
@@ -247,7 +247,7 @@ mod tests {
 
     /// At the end of the burst, or without one.
     #[test]
-    fn held_messages_arrive() {
+    fn held_messages_arrive_with_or_without_an_end_of_the_burst() {
         let Connected {
             mut s, ep, mut far, ..
         } = connected(ByteOrder::Host, Stream::tcp_pair().unwrap()).unwrap();

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_come_back() {
+    fn a_freed_slot_is_taken_again() {
         let mut used = Slab::default();
         let all: Vec<u32> = std::iter::from_fn(|| take(&mut used)).collect();
         assert_eq!(all.len(), SLOTS);

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn two_losses_in_a_row_make_room_for_a_newcomer() {
+    fn two_losses_in_a_row_lower_the_former_maximum() {
         let mut c = Cubic::new(0);
         c.window = 1000.0;
         c.lost();

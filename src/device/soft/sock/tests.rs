@@ -65,7 +65,7 @@ fn a_frequent_peer_gets_a_socket_and_others_are_heard() {
 }
 
 #[test]
-fn the_port_stays_taken() {
+fn the_port_of_a_connected_endpoint_cannot_be_bound_again() {
     let mut arena = vec![0; SLOTS * SLOT];
     let (_a, b) = connected(&mut arena);
     let sharing = Socket::open(&SocketAddr::new(LOCAL, 0), 0).unwrap();
@@ -99,7 +99,7 @@ fn what_the_connected_socket_holds_is_read_before_it_is_closed() {
 }
 
 #[test]
-fn an_error_on_the_way_hides_nothing() {
+fn datagrams_behind_an_icmp_error_are_received() {
     let mut arena = vec![0; SLOTS * SLOT];
     let (mut a, mut b) = connected(&mut arena);
     for i in 0..40 {
@@ -117,7 +117,7 @@ fn an_error_on_the_way_hides_nothing() {
 }
 
 #[test]
-fn others_are_heard_soon_by_one_who_seldom_polls() {
+fn datagrams_of_other_peers_are_received_by_a_seldom_poller() {
     let mut arena = vec![0; SLOTS * SLOT];
     let (_a, mut b) = connected(&mut arena);
     let other = open();

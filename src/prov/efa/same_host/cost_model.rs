@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_moment_changes_nothing() {
+    fn one_slow_measurement_does_not_change_the_best_method() {
         let mut p = CostModel::default();
         run(&mut p, 100, &ALL, [5_000, 8_000, 9_000]);
         p.add_measurement(CopyMethod::Ring, 1, LEN, 100_000_000);

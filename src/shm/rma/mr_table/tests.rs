@@ -140,7 +140,7 @@ fn several_are_copied_by_one_call() {
 }
 
 #[test]
-fn a_full_neighbourhood_leaves_regions_to_the_adapter_and_slots_come_back() {
+fn regions_beyond_full_neighbourhoods_go_to_the_adapter_until_slots_are_free() {
     let t = MrTable::new(1).unwrap();
     let Some(v) = remote_of(&t) else { return };
     let ring = RingSegment::create().unwrap();
