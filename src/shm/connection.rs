@@ -36,7 +36,8 @@ const CALLERS: usize = 64;
 /// Connections not yet accepted that a listener may have.
 const BACKLOG: i32 = 1024;
 
-fn raw(a: &QpAddr) -> [u8; GREETING] {
+/// A greeting from the queue pair at this address.
+fn emit_greeting(a: &QpAddr) -> [u8; GREETING] {
     let mut b = [0; GREETING];
     let parts: [&[u8]; 5] = [
         &MAGIC,
@@ -55,7 +56,8 @@ fn raw(a: &QpAddr) -> [u8; GREETING] {
     b
 }
 
-fn parse(b: &[u8; GREETING]) -> Option<QpAddr> {
+/// The sender of a greeting; `None` for another message.
+fn parse_greeting(b: &[u8; GREETING]) -> Option<QpAddr> {
     let (magic, rest) = b.split_first_chunk::<8>()?;
     let (gid, rest) = rest.split_first_chunk::<16>()?;
     let (qpn, rest) = rest.split_first_chunk::<2>()?;
@@ -122,7 +124,7 @@ pub(crate) fn listen(own: &QpAddr) -> Result<OwnedFd> {
 /// be reached through shared memory.
 pub(crate) fn connect(own: &QpAddr, to: &QpAddr, ring: i32) -> Result<(OwnedFd, i32)> {
     let (fd, pid) = local::connect(&name(to))?;
-    say(&fd, &raw(own), Some(ring))?;
+    send_message(&fd, &emit_greeting(own), Some(ring))?;
     Ok((fd, pid))
 }
 
@@ -137,13 +139,13 @@ pub(crate) fn answer(fd: &OwnedFd, table: Option<(i32, u64, u64)>) -> Result<()>
         Some((_, at, value)) => emit_two(TABLE, at, value),
         None => emit_two(ACCEPTED, 0, 0),
     };
-    say(fd, &b, table.map(|(f, _, _)| f))
+    send_message(fd, &b, table.map(|(f, _, _)| f))
 }
 
 /// Sends a CTS through this connection, when no ring leads back to the caller that owns its ring:
 /// asks for the rest of message `number`, which has number `here` at this side.
 pub(crate) fn send_cts(fd: &OwnedFd, number: u32, here: u32) -> Result<()> {
-    say(fd, &emit_two(CTS, number.into(), here.into()), None)
+    send_message(fd, &emit_two(CTS, number.into(), here.into()), None)
 }
 
 /// Descriptors that fit into [`ControlBuffer`].
@@ -153,7 +155,8 @@ const FILES: usize = 16;
 #[repr(C, align(8))]
 struct ControlBuffer([u8; 64]);
 
-fn message(iov: &mut libc::iovec, control: &mut ControlBuffer) -> libc::msghdr {
+/// A header for a message of these bytes, with room for descriptors.
+fn message_header(iov: &mut libc::iovec, control: &mut ControlBuffer) -> libc::msghdr {
     // SAFETY: a message header of zeros names nothing.
     let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
     m.msg_iov = iov;
@@ -163,13 +166,14 @@ fn message(iov: &mut libc::iovec, control: &mut ControlBuffer) -> libc::msghdr {
     m
 }
 
-fn say(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
+/// Sends a message, with a descriptor if there is one.
+fn send_message(fd: &OwnedFd, bytes: &[u8; GREETING], file: Option<i32>) -> Result<()> {
     let mut iov = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
     };
     let mut control = ControlBuffer([0; 64]);
-    let mut m = message(&mut iov, &mut control);
+    let mut m = message_header(&mut iov, &mut control);
     // SAFETY: the control buffer is larger than one descriptor needs, and the header points into
     // it.
     unsafe {
@@ -226,7 +230,7 @@ pub(crate) fn receive(fd: &OwnedFd) -> ConnEvent {
         iov_len: bytes.len(),
     };
     let mut control = ControlBuffer([0; 64]);
-    let mut m = message(&mut iov, &mut control);
+    let mut m = message_header(&mut iov, &mut control);
     // Every received descriptor is owned, so that surplus ones are closed; a message has one.
     let mut files: [Option<OwnedFd>; FILES] = Default::default();
     let mut count = 0;
@@ -262,7 +266,7 @@ pub(crate) fn receive(fd: &OwnedFd) -> ConnEvent {
             if let Some((number, there)) = parse_two(CTS, &bytes) {
                 return ConnEvent::Cts(number as u32, there as u32);
             }
-            match (parse(&bytes), parse_two(TABLE, &bytes), file) {
+            match (parse_greeting(&bytes), parse_two(TABLE, &bytes), file) {
                 (Some(from), _, Some(file)) => ConnEvent::Ring(from, file),
                 (_, Some(probe), Some(file)) => ConnEvent::Accepted(Some((probe, file))),
                 // Also a table that came without its descriptor: the ring is used without the

@@ -81,11 +81,11 @@ impl TxRings {
         let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) else {
             return None;
         };
-        let word = o.shares.trailing_ones() as u8;
+        let word = o.split_words.trailing_ones() as u8;
         if word >= split_copy::WORDS {
             return None;
         }
-        let round = o.round.wrapping_add(1);
+        let round = o.split_round.wrapping_add(1);
         if round % SPLIT_HALF == 0 {
             // A record that the peer has not taken may name a copy of the half that begins anew.
             if !o.ring.is_taken(o.half_began) {
@@ -93,11 +93,11 @@ impl TxRings {
             }
             o.half_began = o.ring.at();
         }
-        o.shares |= 1 << word;
-        o.round = round;
+        o.split_words |= 1 << word;
+        o.split_round = round;
         let share = SplitCopy {
             word,
-            round: o.round,
+            round: o.split_round,
             chunks,
         };
         share.open(o.ring.file());
@@ -153,7 +153,7 @@ impl TxRings {
     pub fn end_split(&mut self, peer: PeerId, s: SplitCopy) -> bool {
         let over = self.split_done(peer, s);
         if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize).filter(|_| over) {
-            o.shares &= !(1 << s.word);
+            o.split_words &= !(1 << s.word);
         }
         over
     }
@@ -166,7 +166,7 @@ impl TxRings {
         };
         let ended = SplitCopy::stop(s.word, o.ring.file()) || self.thread.peer_exited(o.conn);
         if ended {
-            o.shares &= !(1 << s.word);
+            o.split_words &= !(1 << s.word);
         }
         ended
     }

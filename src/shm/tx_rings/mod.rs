@@ -93,13 +93,13 @@ struct TxRing {
     tags: KeyHashes,
     outstanding: OutstandingRma,
     /// Why the last record was not written, until [`TxRings::arm`] has asked for a wake-up.
-    stopped: Option<WriteBlocked>,
+    blocked_by: Option<WriteBlocked>,
     /// How far the reader had come when a record found no room, and since when, nanoseconds.
     stalled: Option<(u64, u64)>,
     /// Words of the ring in use by split copies, as bits, and the number of the last split copy.
-    shares: u8,
-    round: u16,
-    /// Where the ring was when the present half of the numbers began.
+    split_words: u8,
+    split_round: u16,
+    /// Where the ring was when the present half of these numbers began.
     half_began: u64,
     device_marks: DeviceMarks,
 }
@@ -107,9 +107,9 @@ struct TxRing {
 impl TxRing {
     /// Ends all split copies, when the endpoint is closed. Waits for a peer that has taken a chunk,
     /// because the peer writes to our memory, unless it hangs or has ended.
-    fn stop(&mut self, thread: &EventThread) {
+    fn end_split_copies(&mut self, thread: &EventThread) {
         let until = Instant::now() + CLOSE_WAIT;
-        for word in (0..split_copy::WORDS).filter(|w| self.shares & 1 << w != 0) {
+        for word in (0..split_copy::WORDS).filter(|w| self.split_words & 1 << w != 0) {
             while !SplitCopy::stop(word, self.ring.file())
                 && Instant::now() < until
                 && !thread.peer_exited(self.conn)
@@ -117,7 +117,7 @@ impl TxRing {
                 std::thread::yield_now();
             }
         }
-        self.shares = 0;
+        self.split_words = 0;
     }
 
     /// Turns the result of writing a record into a verdict, and wakes the reader where it waits.
@@ -126,7 +126,7 @@ impl TxRing {
         &mut self,
         written: core::result::Result<bool, WriteBlocked>,
         peer: PeerId,
-        stopped: &mut Vec<PeerId>,
+        blocked_peers: &mut Vec<PeerId>,
     ) -> Verdict {
         match written {
             Ok(false) => Verdict::Done,
@@ -135,19 +135,19 @@ impl TxRing {
                 Verdict::Done
             }
             Err(why) => {
-                if self.blocked(why) {
-                    stopped.push(peer);
+                if self.note_blocked(why) {
+                    blocked_peers.push(peer);
                 }
                 Verdict::NoResources
             }
         }
     }
 
-    /// A record was not written. Uses all of the ring once the reader has taken nothing for
-    /// [`STALL`]: it computes, and the sender should not wait for it. Returns whether this is the
-    /// first record since [`TxRings::arm`].
+    /// Notes that a record was not written. Uses all of the ring once the reader has taken nothing
+    /// for [`STALL`]: it computes, and the sender should not wait for it. Returns whether this is
+    /// the first record since [`TxRings::arm`].
     #[cold]
-    fn blocked(&mut self, why: WriteBlocked) -> bool {
+    fn note_blocked(&mut self, why: WriteBlocked) -> bool {
         if why == WriteBlocked::Room && !self.ring.is_wide() {
             let (taken, now) = (self.ring.taken(), host::now());
             match self.stalled {
@@ -159,7 +159,7 @@ impl TxRing {
                 _ => self.stalled = Some((taken, now)),
             }
         }
-        self.stopped.replace(why).is_none()
+        self.blocked_by.replace(why).is_none()
     }
 }
 
@@ -170,7 +170,7 @@ pub struct TxRings {
     thread: &'static EventThread,
     routes: Vec<TxRoute>,
     /// Peers whose ring has not taken a record.
-    stopped: Vec<PeerId>,
+    blocked_peers: Vec<PeerId>,
     /// Peers with accesses that are not known to be done.
     peers_outstanding: Vec<PeerId>,
     /// Accesses to peers that are gone.
@@ -178,7 +178,7 @@ pub struct TxRings {
     /// Peers of which it is not known yet how packets reach them ([`TxRoute::is_pending`]).
     pending_routes: usize,
     /// Accesses that the adapter is to do.
-    again: Vec<AdapterRetry>,
+    retries: Vec<AdapterRetry>,
     /// Where this process ran when it was published last.
     cpu: u64,
     /// Copies between this process's memory and peers' device memory, and what of that is open
@@ -199,11 +199,11 @@ impl TxRings {
             shared,
             thread,
             routes: Vec::new(),
-            stopped: Vec::new(),
+            blocked_peers: Vec::new(),
             peers_outstanding: Vec::new(),
             lost: VecDeque::new(),
             pending_routes: 0,
-            again: Vec::new(),
+            retries: Vec::new(),
             cpu: 0,
             device_copies: Slab::default(),
             open_memory: SharedMemory::default(),
@@ -268,11 +268,11 @@ impl TxRings {
             return Verdict::Unsupported;
         };
         let written = out.ring.write_words(what, words);
-        out.outcome(written, peer, &mut self.stopped)
+        out.outcome(written, peer, &mut self.blocked_peers)
     }
 
     /// As [`TxRings::send_words`], for a peer that may have no route yet.
-    pub fn tell(
+    pub fn send_words_routed(
         &mut self,
         peer: PeerId,
         addr: &QpAddr,
@@ -293,8 +293,8 @@ impl TxRings {
             return true;
         };
         let fits = o.ring.find_room(count, len);
-        if !fits && o.blocked(WriteBlocked::Room) {
-            self.stopped.push(peer);
+        if !fits && o.note_blocked(WriteBlocked::Room) {
+            self.blocked_peers.push(peer);
         }
         fits
     }
@@ -311,13 +311,13 @@ impl TxRings {
     pub fn arm(&mut self) -> bool {
         // No event arrives when a peer does not answer: the caller must not block.
         if self.pending_routes > 0 {
-            self.judge_late_calls();
+            self.check_late_calls();
         }
         let mut quiet = self.pending_routes == 0;
-        for peer in self.stopped.drain(..) {
+        for peer in self.blocked_peers.drain(..) {
             if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
                 quiet &= o
-                    .stopped
+                    .blocked_by
                     .take()
                     .is_none_or(|why| o.ring.request_wakeup(why));
             }
@@ -333,7 +333,7 @@ impl Drop for TxRings {
                 self.thread.forget(o.conn);
             }
             if let TxRoute::Ring(o) = r {
-                o.stop(self.thread);
+                o.end_split_copies(self.thread);
                 if let Some(l) = &o.initiator {
                     l.clear();
                 }

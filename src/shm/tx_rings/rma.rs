@@ -37,7 +37,7 @@ impl TxRings {
                 Err(why)
             }
         };
-        match o.outcome(written, peer, &mut self.stopped) {
+        match o.outcome(written, peer, &mut self.blocked_peers) {
             Verdict::Done => Verdict::Queued,
             other => other,
         }
@@ -62,36 +62,36 @@ impl TxRings {
     /// Whether a poll may find something.
     #[inline]
     pub fn has_outstanding(&self) -> bool {
-        !(self.peers_outstanding.is_empty() && self.lost.is_empty() && self.again.is_empty())
+        !(self.peers_outstanding.is_empty() && self.lost.is_empty() && self.retries.is_empty())
     }
 
     /// Takes the accesses that the adapter is to do.
     pub fn take_retries(&mut self) -> Vec<AdapterRetry> {
-        core::mem::take(&mut self.again)
+        core::mem::take(&mut self.retries)
     }
 
     /// Adds an access that cannot be done through shared memory, or that the adapter has no room
     /// for now.
     pub fn add_retry(&mut self, a: AdapterRetry) {
-        self.again.push(a);
+        self.retries.push(a);
     }
 
     /// Whether there is something for [`TxRings::take_retries`].
     pub fn has_retries(&self) -> bool {
-        !self.again.is_empty()
+        !self.retries.is_empty()
     }
 
     /// Whether accesses to a peer are not known to be done.
     pub fn has_outstanding_to(&self, peer: PeerId) -> bool {
         self.peers_outstanding.contains(&peer)
             || self.lost.iter().any(|(done, _)| done.peer == peer)
-            || self.again.iter().any(|a| a.done.peer == peer)
+            || self.retries.iter().any(|a| a.done.peer == peer)
     }
 
     /// Executes every access that can be executed from here, before the caller blocks; `false` when
     /// some are left whose end raises no event.
     pub fn settle(&mut self) -> bool {
-        let mut all = self.lost.is_empty() && self.again.is_empty();
+        let mut all = self.lost.is_empty() && self.retries.is_empty();
         for peer in &self.peers_outstanding {
             if let Some(TxRoute::Ring(o)) = self.routes.get_mut(*peer as usize) {
                 all &= o.outstanding.settle(&o.ring, o.initiator.as_deref());
@@ -133,7 +133,7 @@ impl Poll for TxRings {
                 continue;
             };
             let initiator = o.initiator.as_deref();
-            let again = |a| self.again.push(a);
+            let again = |a| self.retries.push(a);
             let each = |done: &Completion, status| {
                 left = left.saturating_sub(1);
                 match sink.completed(done, status) {
@@ -152,7 +152,7 @@ impl Poll for TxRings {
                 at += 1;
             }
         }
-        match (self.again.is_empty(), left == budget) {
+        match (self.retries.is_empty(), left == budget) {
             (false, _) => PollStatus::Deferred,
             (true, true) => PollStatus::Empty,
             (true, false) => PollStatus::Taken,

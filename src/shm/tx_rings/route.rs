@@ -77,7 +77,7 @@ impl TxRings {
     /// Decides about the peers that have not answered within [`ANSWER`], also where no operation
     /// waits for them any more.
     #[cold]
-    pub(super) fn judge_late_calls(&mut self) {
+    pub(super) fn check_late_calls(&mut self) {
         let now = host::now();
         for at in 0..self.routes.len() {
             match self.routes.get(at) {
@@ -184,10 +184,10 @@ impl TxRings {
             initiator: None,
             tags: KeyHashes::default(),
             outstanding: OutstandingRma::default(),
-            stopped: None,
+            blocked_by: None,
             stalled: None,
-            shares: 0,
-            round: 0,
+            split_words: 0,
+            split_round: 0,
             half_began: 0,
             device_marks: DeviceMarks::default(),
         })

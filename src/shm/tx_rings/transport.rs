@@ -77,7 +77,7 @@ impl Transport for TxRings {
             what, words, count, ..
         } = head;
         let written = out.ring.write_short(what, words, count, data.piece());
-        out.outcome(written, done.peer, &mut self.stopped)
+        out.outcome(written, done.peer, &mut self.blocked_peers)
     }
 
     #[inline]
@@ -109,7 +109,7 @@ impl Transport for TxRings {
             }
         };
         let written = out.ring.write(head.what, front, body, bytes);
-        out.outcome(written, done.peer, &mut self.stopped)
+        out.outcome(written, done.peer, &mut self.blocked_peers)
     }
 
     fn am_zcopy(&mut self, _: Completion, _: RecordHead, _: Payload) -> Verdict {

@@ -79,7 +79,7 @@ impl RendezvousPort for EpPort<'_> {
             return Verdict::Unsupported;
         };
         if mem.is_empty() && words.len() <= RECORD_WORDS {
-            return rings.tell(to, addr, what, words);
+            return rings.send_words_routed(to, addr, what, words);
         }
         let mut head = [0; 8 * WORDS];
         for (to, w) in head.chunks_exact_mut(8).zip(words) {
