@@ -4,7 +4,7 @@
 use crate::device::{Data, Device, Event, Events, QpAddr};
 use crate::proto::{self, Failure, PeerId, RecvQueue, WriteWithData};
 use crate::prov::contract::Eq;
-use crate::prov::efa::endpoint::{failure, Kind};
+use crate::prov::efa::endpoint::{failure, EndpointKind};
 use crate::prov::efa::ops::direct;
 use crate::prov::efa::port::EpPort;
 use crate::prov::efa::unknown_peers;
@@ -22,7 +22,7 @@ pub(crate) struct AdapterEvents<'a, 'p> {
     pub rq: &'a mut RecvQueue,
     /// Bytes that events refer to.
     pub arena: &'a [u8],
-    pub kind: Kind,
+    pub kind: EndpointKind,
     pub eq: Option<&'a Eq>,
     /// When each peer was last reported as lost.
     pub losses: &'a mut HashMap<PeerId, Instant>,
@@ -71,7 +71,7 @@ impl AdapterEvents<'_, '_> {
     fn received(&mut self, from: QpAddr, peer: Option<PeerId>, data: &Data, imm: Option<u64>) {
         let bytes = Events::bytes(self.arena, data);
         let known = |port: &mut EpPort| peer.unwrap_or_else(|| port.peers.learn(&from));
-        if self.kind != Kind::Rdm {
+        if self.kind != EndpointKind::Rdm {
             let peer = known(self.port);
             return direct::handle_message(self.port, self.kind, self.rq, peer, (bytes, imm));
         }

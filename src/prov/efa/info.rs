@@ -10,7 +10,7 @@ use crate::core::{alter, check, opened, params, version, Info, Result};
 use crate::device::any;
 use crate::device::{AdapterAttr, QpAddr};
 use crate::hmem;
-use crate::prov::efa::endpoint::Kind;
+use crate::prov::efa::endpoint::EndpointKind;
 use crate::types::*;
 
 const TX_CAPS: u64 =
@@ -93,10 +93,10 @@ fn nic(d: &AdapterAttr) -> Nic {
 }
 
 /// The longest message that an endpoint of this kind can inject, bytes.
-pub(crate) fn inject_most(kind: Kind, d: &AdapterAttr) -> usize {
+pub(crate) fn inject_most(kind: EndpointKind, d: &AdapterAttr) -> usize {
     match (kind, d.raw.wide) {
-        (Kind::Rdm, _) => INJECT_MAX.min(d.mtu / 2),
-        (Kind::Direct, Some(wide)) => wide.inline.max(d.raw.inline),
+        (EndpointKind::Rdm, _) => INJECT_MAX.min(d.mtu / 2),
+        (EndpointKind::Direct, Some(wide)) => wide.inline.max(d.raw.inline),
         _ => d.raw.inline,
     }
 }
@@ -148,7 +148,7 @@ fn rdm_info(d: &AdapterAttr) -> Info {
             | FI_TRANSMIT_COMPLETE
             | FI_DELIVERY_COMPLETE,
         msg_order: ORDER,
-        inject_size: inject_most(Kind::Rdm, d),
+        inject_size: inject_most(EndpointKind::Rdm, d),
         size: d.sends_most,
         iov_limit: crate::hmem::MAX_SEGS,
         rma_iov_limit: 1,
@@ -252,7 +252,7 @@ fn collective(i: &mut Info, hints: Option<&Info>) {
 /// there are no hints. Without the wire protocol an EFA adapter has to access device memory itself;
 /// the software adapter copies it. Programs for an API before 1.18 expect that device memory is not
 /// copied.
-fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
+fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: EndpointKind) {
     let asked = q.hints.is_none_or(|h| h.caps & FI_HMEM != 0);
     if !asked {
         return;
@@ -264,7 +264,7 @@ fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
         }
         return;
     }
-    let direct = kind == Kind::Direct && d.is_hardware();
+    let direct = kind == EndpointKind::Direct && d.is_hardware();
     let old = q.api < version(1, 18);
     let reads = d.caps.rdma_read && params::efa().uses_device_rdma() && d.is_hardware();
     if (direct || old) && !hmem::peer_to_peer() || old && !reads {
@@ -283,7 +283,7 @@ fn device_memory(i: &mut Info, q: &Query, d: &AdapterAttr, kind: Kind) {
         r.caps = r.caps & !lost | FI_HMEM;
         x.caps |= FI_HMEM;
         x.mr_mode |= FI_MR_HMEM;
-        if kind == Kind::Rdm {
+        if kind == EndpointKind::Rdm {
             // Keys of regions that the adapter cannot reach are above its own.
             x.mr_key_size = 8;
         }
@@ -432,8 +432,8 @@ pub(crate) fn getinfo(q: &Query) -> Result<Vec<Info>> {
             scalable(&mut rdm, q.hints);
         }
         let mut direct = direct_info(&dev, q);
-        device_memory(&mut direct, q, &dev, Kind::Direct);
-        device_memory(&mut rdm, q, &dev, Kind::Rdm);
+        device_memory(&mut direct, q, &dev, EndpointKind::Direct);
+        device_memory(&mut rdm, q, &dev, EndpointKind::Rdm);
         candidates.push((0, direct, dev.clone()));
         candidates.push((1, rdm, dev.clone()));
         candidates.push((3, dgram, dev));

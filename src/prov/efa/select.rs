@@ -9,7 +9,7 @@
 use crate::core::{Errno, Result};
 use crate::device::{Device, QueuePair};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Kind, LiveEndpoint};
+use crate::prov::efa::endpoint::{EndpointKind, LiveEndpoint};
 use crate::prov::efa::ops::deferred::DeferredWork;
 use crate::prov::efa::ops::{resolve, wait_for_route};
 use crate::transport::{PeerId, Transport};
@@ -162,9 +162,9 @@ pub(crate) fn choose_message(s: &mut State, id: u32, peer: PeerId) -> Result<Mes
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let route = match (ring, ep.kind) {
         (true, _) => MessageRoute::Ring,
-        (false, Kind::Rdm) => MessageRoute::Packets,
-        (false, Kind::Direct) => MessageRoute::Direct,
-        (false, Kind::Dgram) => MessageRoute::Datagrams,
+        (false, EndpointKind::Rdm) => MessageRoute::Packets,
+        (false, EndpointKind::Direct) => MessageRoute::Direct,
+        (false, EndpointKind::Dgram) => MessageRoute::Datagrams,
     };
     let live = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     live.routes.entry(peer)?.message = route;
@@ -183,20 +183,21 @@ pub(crate) fn choose_rma(
     let ep = s.eps.get_mut(id).ok_or(FI_EBADF)?;
     let (kind, own) = (
         ep.kind,
-        [ep.rdma_read, ep.rdma_write, ep.rdma_write].map(|on| on || ep.kind == Kind::Direct),
+        [ep.rdma_read, ep.rdma_write, ep.rdma_write]
+            .map(|on| on || ep.kind == EndpointKind::Direct),
     );
     let LiveEndpoint {
         qp, proto, routes, ..
     } = ep.live.as_mut().ok_or(FI_EOPBADSTATE)?;
     let caps = s.dev.attr().caps;
     let theirs = match kind {
-        Kind::Rdm => proto.features_of(peer),
-        Kind::Direct | Kind::Dgram => None,
+        EndpointKind::Rdm => proto.features_of(peer),
+        EndpointKind::Direct | EndpointKind::Dgram => None,
     };
     // Whether a write with data takes a receive has to be the same on both sides.
     let alike = |f: u64| (f & extra::UNSOLICITED_WRITE_RECV != 0) == caps.unsolicited;
     let able = match theirs {
-        _ if kind == Kind::Direct => [true; 3],
+        _ if kind == EndpointKind::Direct => [true; 3],
         Some(f) => {
             let writes = f & extra::RDMA_WRITE != 0;
             [f & extra::RDMA_READ != 0, writes, writes && alike(f)]
@@ -218,7 +219,7 @@ pub(crate) fn choose_rma(
     let [read, written, written_data] = all;
     // Keeps the routes only if the peer's features are certain: from its handshake, or the same for
     // all.
-    if theirs.is_some() || kind == Kind::Direct || caps.homogeneous {
+    if theirs.is_some() || kind == EndpointKind::Direct || caps.homogeneous {
         let e = routes.entry(peer)?;
         (e.read, e.write, e.write_data) = (read, written, written_data);
     }

@@ -1,6 +1,6 @@
 //! The settings of an endpoint as the data path uses them, computed when one of them changes.
 
-use super::{Ep, Kind};
+use super::{EndpointKind, Ep};
 use crate::proto::COLLECTIVE_TAG;
 use crate::prov::contract::Call;
 use crate::prov::efa::info::DGRAM_PREFIX;
@@ -132,7 +132,7 @@ impl Ep {
         let completes_in_place = native.is_some_and(|q| q.completes_in_place());
         let [tx, rx] = [self.tx, self.rx].map(|b: Option<CqBinding>| b.map(|b| b.cq));
         // The prefix of a datagram's buffer (FI_MSG_PREFIX) is not sent.
-        let prefix = if self.kind == Kind::Dgram {
+        let prefix = if self.kind == EndpointKind::Dgram {
             DGRAM_PREFIX
         } else {
             0
@@ -143,13 +143,13 @@ impl Ep {
             message_max: [o.max_msg_size, o.max_tagged_size],
             inject_max: [o.inject_msg_size, o.inject_tagged_size].map(|n| n.saturating_add(prefix)),
             rma: match self.kind {
-                Kind::Rdm => true,
-                Kind::Direct => self.caps & FI_RMA != 0,
-                Kind::Dgram => false,
+                EndpointKind::Rdm => true,
+                EndpointKind::Direct => self.caps & FI_RMA != 0,
+                EndpointKind::Dgram => false,
             },
             rma_max: o.max_rma_size,
             inject_rma_max: o.inject_rma_size,
-            tags: self.kind == Kind::Rdm,
+            tags: self.kind == EndpointKind::Rdm,
             tag_forbidden: match self.caps & FI_COLLECTIVE {
                 0 => 0,
                 _ => COLLECTIVE_TAG,

@@ -7,7 +7,7 @@ use crate::device::{AdapterAttr, Caps, Device, Events, QueuePair, RawQp};
 use crate::proto::{self, Policy, RecvQueue};
 use crate::prov::efa::addr;
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint, Wakeup};
+use crate::prov::efa::endpoint::{EndpointKind, Ep, LiveEndpoint, Wakeup};
 use crate::prov::efa::same_host::{self, rendezvous::Rendezvous};
 use crate::prov::efa::select::Routes;
 use crate::prov::reports::cntr::Cntr;
@@ -130,10 +130,10 @@ fn open_queue_pair(ep: &mut Ep, cqs: &Slab<Cq>, cntrs: &Slab<Cntr>, dev: &Dev) -
     let counters = left_to_adapter(ep, cntrs);
     match ep.context.take() {
         Some(qp) => Ok(qp),
-        None if ep.kind == Kind::Rdm => dev.open_qp(ep.qpn, ep.opts.packet_qp(completions)),
+        None if ep.kind == EndpointKind::Rdm => dev.open_qp(ep.qpn, ep.opts.packet_qp(completions)),
         None => dev.open_raw(&RawQp {
             qpn: ep.qpn,
-            datagram: ep.kind == Kind::Dgram,
+            datagram: ep.kind == EndpointKind::Dgram,
             unsolicited: !ep.writes_take_receives,
             inline: ep.opts.inject_limit(),
             sends: 0,

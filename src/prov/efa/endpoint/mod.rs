@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 /// The protocol of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EndpointKind {
     /// The wire protocol.
     Rdm,
     /// No protocol: every call is a work request (fabric `efa-direct`).
@@ -55,14 +55,14 @@ pub(crate) enum Kind {
     Dgram,
 }
 
-impl Kind {
+impl EndpointKind {
     /// Whether peers on the same host are reached through shared memory. Without the wire protocol
     /// only the software adapter supports that.
     pub(crate) fn uses_shm(self, qp: &AnyQp) -> bool {
         match self {
-            Kind::Rdm => true,
-            Kind::Direct => qp.native_ref().is_none(),
-            Kind::Dgram => false,
+            EndpointKind::Rdm => true,
+            EndpointKind::Direct => qp.native_ref().is_none(),
+            EndpointKind::Dgram => false,
         }
     }
 }
@@ -116,7 +116,7 @@ pub(crate) struct Ep {
     pub(crate) is_context: bool,
     /// Domain-wide settings the data path needs.
     pub(crate) max_rdma: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EndpointKind,
     /// Peers' writes with immediate data consume a receive, as the application agreed
     /// (FI_RX_CQ_DATA).
     pub(crate) writes_take_receives: bool,
@@ -151,9 +151,9 @@ impl Ep {
             return Err(FI_EINVAL);
         }
         let kind = match (type_, direct) {
-            (FI_EP_DGRAM, _) => Kind::Dgram,
-            (_, true) => Kind::Direct,
-            _ => Kind::Rdm,
+            (FI_EP_DGRAM, _) => EndpointKind::Dgram,
+            (_, true) => EndpointKind::Direct,
+            _ => EndpointKind::Rdm,
         };
         let inject_size = info.tx.as_ref().map_or(0, |t| t.inject_size);
         inject_fits(info, inject_most(kind, d))?;
@@ -200,7 +200,7 @@ impl Ep {
             is_context: false,
             max_rdma: d.max_rdma,
             kind,
-            writes_take_receives: kind == Kind::Direct && info.mode & FI_RX_CQ_DATA != 0,
+            writes_take_receives: kind == EndpointKind::Direct && info.mode & FI_RX_CQ_DATA != 0,
             leftover: None,
             cut_off: Vec::new(),
         })

@@ -5,7 +5,7 @@ use crate::device::any::Dev;
 use crate::device::{AdapterAttr, PacketQp, QueuePair};
 use crate::hmem::{self, MemKind};
 use crate::prov::contract::OptionValue;
-use crate::prov::efa::endpoint::{Ep, Kind};
+use crate::prov::efa::endpoint::{EndpointKind, Ep};
 use crate::prov::efa::info::raw_max;
 use crate::types::*;
 use std::borrow::Cow;
@@ -126,15 +126,15 @@ impl Options {
 impl Options {
     /// Applies the limits of endpoints without protocol: a packet, the adapter's longest read or
     /// write, and the inline bytes of a work request for a write.
-    pub(crate) fn of_kind(mut self, kind: Kind, d: &AdapterAttr) -> Options {
+    pub(crate) fn of_kind(mut self, kind: EndpointKind, d: &AdapterAttr) -> Options {
         self.rnr_limit = d.raw.rnr_limit;
         self.rdma_read = d.caps.rdma_read;
         self.hardware = d.is_hardware();
         self.device_rdma = self.rdma_read;
-        if kind == Kind::Rdm && self.rnr_limit {
+        if kind == EndpointKind::Rdm && self.rnr_limit {
             self.rnr_retry = RNR_RETRY_OF_PACKETS;
         }
-        if kind != Kind::Rdm {
+        if kind != EndpointKind::Rdm {
             self.no_protocol = true;
             self.p2p = FI_HMEM_P2P_REQUIRED;
             let longest = raw_max(d);
@@ -149,11 +149,11 @@ impl Options {
     }
 
     /// How an endpoint that may use device memory (FI_HMEM) moves it.
-    pub(crate) fn with_device_memory(mut self, kind: Kind) -> Options {
+    pub(crate) fn with_device_memory(mut self, kind: EndpointKind) -> Options {
         use DeviceMemory::{Copied, Direct, PeerToPeer};
         hmem::expect_device_memory();
         (self.device_memory, self.p2p) = match kind {
-            Kind::Direct => (Direct, FI_HMEM_P2P_REQUIRED),
+            EndpointKind::Direct => (Direct, FI_HMEM_P2P_REQUIRED),
             _ if self.hardware && hmem::peer_to_peer() => (PeerToPeer, FI_HMEM_P2P_PREFERRED),
             _ => (Copied, FI_HMEM_P2P_DISABLED),
         };

@@ -11,7 +11,7 @@ use crate::prov::contract::{
     AtomicMemory, AtomicReq, Call, Fetch, RecvBuffer, SendBuffer, SendData,
 };
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
+use crate::prov::efa::endpoint::{EndpointKind, Ep, LiveEndpoint};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::shm_rma;
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
@@ -149,7 +149,7 @@ fn short<D: SendBuffer, M: RecvBuffer, T: AtomicMemory, C: Call>(
     let fits =
         len > 0 && len <= SHORT && len.is_multiple_of(size) && len <= ep.opts.max_atomic_size;
     let injected = r.data.injected();
-    if !fits || injected && len > ep.opts.inject_atomic_size || ep.kind != Kind::Rdm {
+    if !fits || injected && len > ep.opts.inject_atomic_size || ep.kind != EndpointKind::Rdm {
         return None;
     }
     let changes = matches!(r.fetch, Fetch::No);
@@ -203,7 +203,7 @@ pub(crate) fn atomic_now(s: &mut State, id: u32, r: &AtomicReq<SendData>) -> Res
     memory::check_operation()?;
     let ep = s.eps.get(id).ok_or(FI_EBADF)?;
     let live = ep.live.as_ref().ok_or(FI_EOPBADSTATE)?;
-    if ep.kind != Kind::Rdm {
+    if ep.kind != EndpointKind::Rdm {
         return Err(FI_EOPNOTSUPP);
     }
     let route = live.routes.message(peer);

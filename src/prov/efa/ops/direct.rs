@@ -16,7 +16,7 @@ use crate::proto::{
     Failure, PeerId, Port, Received, RecvQueue, UnexpectedMessage, WriteWithData, ANY,
 };
 use crate::prov::contract::{MsgReq, SendBuffer, SendData};
-use crate::prov::efa::endpoint::Kind;
+use crate::prov::efa::endpoint::EndpointKind;
 use crate::prov::efa::info::DGRAM_PREFIX;
 use crate::prov::efa::ops::UserOp;
 use crate::prov::efa::port::EpPort;
@@ -26,8 +26,8 @@ use crate::transport::{Completion, Payload, Status, Transport};
 use crate::types::*;
 
 /// Bytes at the start of a buffer that are not sent.
-pub(crate) fn unsent(kind: Kind) -> usize {
-    if kind == Kind::Dgram {
+pub(crate) fn unsent(kind: EndpointKind) -> usize {
+    if kind == EndpointKind::Dgram {
         DGRAM_PREFIX
     } else {
         0
@@ -39,7 +39,7 @@ pub(crate) fn unsent(kind: Kind) -> usize {
 /// than a packet, `FI_EAGAIN` when the queue is full.
 pub(crate) fn send(
     port: &mut EpPort,
-    kind: Kind,
+    kind: EndpointKind,
     ctx: u32,
     peer: PeerId,
     r: &MsgReq<SendData>,
@@ -70,7 +70,7 @@ pub(crate) fn recv(q: &mut NativeQp, ops: &Slab<UserOp>, ctx: u32) -> Result<()>
 /// Handles a message that the software adapter has brought.
 pub(crate) fn handle_message(
     port: &mut EpPort,
-    kind: Kind,
+    kind: EndpointKind,
     rq: &mut RecvQueue,
     from: PeerId,
     (data, cq_data): (&[u8], Option<u64>),
@@ -78,7 +78,7 @@ pub(crate) fn handle_message(
     let skip = unsent(kind);
     let len = (skip + data.len()) as u64;
     let Some(place) = rq.place(from, None, len, |r| port.adopt(r)) else {
-        if kind == Kind::Direct {
+        if kind == EndpointKind::Direct {
             let u = UnexpectedMessage::whole(port.id, from, None, cq_data, data.into());
             rq.keep(u);
         }

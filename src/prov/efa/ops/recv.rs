@@ -9,7 +9,7 @@ use crate::prov::contract::{Call, Entry, Poster, RecvBuffer, RecvReq};
 use crate::prov::efa::av::Av;
 use crate::prov::efa::budget::{self, Holding};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint};
+use crate::prov::efa::endpoint::{EndpointKind, Ep, LiveEndpoint};
 use crate::prov::efa::ops::deferred::cancel_triggered;
 use crate::prov::efa::ops::{direct, short_op, UserOp, SRX_OWNER};
 use crate::prov::efa::ops::{live_port, tag_fits};
@@ -271,7 +271,7 @@ pub(crate) fn recv_any(s: &mut State, by: Poster, r: &RecvReq) -> Result<()> {
     op.work = r.common.work;
     args.ctx = s.ops.insert(op);
     if let Poster::Ep(id) = by {
-        if s.eps.get(id).is_some_and(|ep| ep.kind != Kind::Rdm) {
+        if s.eps.get(id).is_some_and(|ep| ep.kind != EndpointKind::Rdm) {
             return raw_recv(s, id, to.rxq, &args);
         }
     }

@@ -13,7 +13,7 @@ use crate::hmem::{Piece, UserMem};
 use crate::proto::{self, PeerId};
 use crate::prov::contract::{Call, Common, RmaReq, SendBuffer, SendData};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint, TxMode};
+use crate::prov::efa::endpoint::{EndpointKind, Ep, LiveEndpoint, TxMode};
 use crate::prov::efa::poll::{poll, PollResult};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::progress::progress;
@@ -316,7 +316,7 @@ fn by_adapter(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) ->
 fn by_protocol(s: &mut State, id: u32, r: &RmaReq<SendData>, done: Completion) -> Result<()> {
     let inject = r.data.inject_bytes();
     live_port!(s, id, inject => ep, proto, port);
-    if ep.kind != Kind::Rdm {
+    if ep.kind != EndpointKind::Rdm {
         crate::warn_log!(
             FI_LOG_EP_DATA,
             "read or write of {} bytes with key {:#x}: the adapter takes keys of 32 bits, and \

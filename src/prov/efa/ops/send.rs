@@ -12,7 +12,7 @@ use crate::device::{AmHeader, QueuePair};
 use crate::proto::{PeerId, SendArgs};
 use crate::prov::contract::{Call, MsgReq, SendBuffer, SendData};
 use crate::prov::efa::domain::State;
-use crate::prov::efa::endpoint::{Ep, Kind, LiveEndpoint, TxMode};
+use crate::prov::efa::endpoint::{EndpointKind, Ep, LiveEndpoint, TxMode};
 use crate::prov::efa::port::{ep_port, EpPort};
 use crate::prov::efa::same_host::{self, head_len, words_of};
 use crate::prov::efa::select::{choose_message, route_or_keep, MessageRoute};
@@ -263,7 +263,7 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
     };
     let done = completion(peer, r, mode.entry);
     let sent = match (mode.delivery, ep.kind, &r.data) {
-        (true, Kind::Direct, data) if r.common.work.is_none() => {
+        (true, EndpointKind::Direct, data) if r.common.work.is_none() => {
             let head = same_host::confirmed_head(r.cq_data);
             rings.am_bcopy(done, head, payload(data))
         }
@@ -281,7 +281,7 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
             }
             sent
         }
-        (delivery, kind, SendData::User(mem)) if !delivery || kind == Kind::Rdm => {
+        (delivery, kind, SendData::User(mem)) if !delivery || kind == EndpointKind::Rdm => {
             // A send of host memory needs no operation record, unless it is deferred work.
             let own = r.common.work.is_none() && mem.is_host();
             let ctx = (!own).then(|| port.ops.insert(send_op(id, r, done)));
@@ -301,7 +301,7 @@ fn by_ring(s: &mut State, id: u32, peer: PeerId, mode: TxMode, r: &MsgReq<SendDa
         _ => Verdict::Unsupported,
     };
     match (sent, ep.kind) {
-        (Verdict::Unsupported, Kind::Rdm) => by_protocol(s, id, peer, mode, r),
+        (Verdict::Unsupported, EndpointKind::Rdm) => by_protocol(s, id, peer, mode, r),
         // The ring has gone.
         (Verdict::Unsupported, _) => by_adapter(s, id, peer, mode, r),
         (other, _) => {
