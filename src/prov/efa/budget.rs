@@ -99,7 +99,7 @@ fn hold(s: &mut State, id: u32, now: Holding) {
         HeldPeers::Of(peers) => Some(format!("the {} senders of most of them wait", peers.len())),
         HeldPeers::All => Some("all senders wait".to_string()),
     };
-    if who.is_some() && memory::short() {
+    if waiting.is_some() && memory::short() {
         memory::explain("senders of messages without a receive wait");
     }
     // The peers that wait are chosen anew each time: only the first choice is logged.
