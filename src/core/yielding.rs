@@ -56,7 +56,7 @@ impl Default for YieldBackoff {
 impl YieldBackoff {
     /// Resets the count of empty polls, after a poll that found something.
     #[inline]
-    pub fn found(&mut self) {
+    pub fn note_found(&mut self) {
         self.polls = 0;
     }
 
@@ -82,7 +82,7 @@ impl YieldBackoff {
     /// [`YieldBackoff::yields_alone`] does not hold. Returns how often others that wait, too, may
     /// have run since the last yield.
     #[cold]
-    pub fn offer_to_peer(
+    pub fn yield_to_peer(
         peer_here: Option<bool>,
         yields_alone: bool,
         switches: impl FnOnce() -> u64,
@@ -92,25 +92,25 @@ impl YieldBackoff {
             return 0;
         }
         let start = Instant::now();
-        let ran = YieldBackoff::offer(std::thread::yield_now, switches);
+        let ran = YieldBackoff::yield_by(std::thread::yield_now, switches);
         match peer_here == Some(true) || is_turn(start.elapsed()) {
             true => ran,
             false => 0,
         }
     }
 
-    /// Yields with `offer`; returns how often other threads have run since the last yield, as the
+    /// Yields by `give_up`; returns how often other threads have run since the last yield, as the
     /// context switches of this thread tell.
     #[cold]
-    pub fn offer(offer: impl FnOnce(), switches: impl FnOnce() -> u64) -> u64 {
-        offer();
+    pub fn yield_by(give_up: impl FnOnce(), switches: impl FnOnce() -> u64) -> u64 {
+        give_up();
         let now = switches();
         now.wrapping_sub(SWITCHES.replace(now))
     }
 
     /// Adjusts the interval after a yield; `ran`: how often other threads have run since the last.
     #[cold]
-    pub fn offered(&mut self, ran: u64) {
+    pub fn note_yield(&mut self, ran: u64) {
         self.polls = 0;
         self.takes_turns = ran > 0;
         self.limit = match ran {
@@ -133,43 +133,44 @@ mod tests {
     #[test]
     fn a_short_yield_that_others_used_is_repeated_soon() {
         let mut p = YieldBackoff::default();
-        (0..20).for_each(|_| p.offered(0));
+        (0..20).for_each(|_| p.note_yield(0));
         assert!(p.yields_alone());
-        p.offered(1);
+        p.note_yield(1);
         assert!(p.yields_alone(), "as long as turns are taken");
-        p.offered(0);
+        p.note_yield(0);
         assert!(!p.yields_alone(), "until it has waited for long");
         let calls = Cell::new(0);
         let switches = || calls.replace(calls.get() + 1);
-        assert_eq!(YieldBackoff::offer_to_peer(Some(false), false, switches), 0);
+        assert_eq!(YieldBackoff::yield_to_peer(Some(false), false, switches), 0);
         assert_eq!(calls.get(), 0, "no yield");
-        YieldBackoff::offer_to_peer(Some(false), true, switches);
+        YieldBackoff::yield_to_peer(Some(false), true, switches);
         assert_eq!(calls.get(), 1, "a yield");
-        assert_eq!(YieldBackoff::offer_to_peer(Some(true), false, switches), 1);
+        assert_eq!(YieldBackoff::yield_to_peer(Some(true), false, switches), 1);
         assert!(is_turn(Duration::from_micros(60)) && !is_turn(Duration::from_micros(700)));
     }
 
     #[test]
-    fn offers_that_are_taken_come_often_and_others_seldom() {
+    fn yields_that_others_use_come_often_and_others_seldom() {
         let mut p = YieldBackoff::default();
-        let until_offer = |p: &mut YieldBackoff| (1..).find(|_| p.note_empty_poll()).unwrap();
-        assert_eq!(until_offer(&mut p), 16);
+        let until_yield = |p: &mut YieldBackoff| (1..).find(|_| p.note_empty_poll()).unwrap();
+        assert_eq!(until_yield(&mut p), 16);
         for _ in 0..20 {
-            p.offered(0);
+            p.note_yield(0);
         }
-        assert_eq!(until_offer(&mut p), LATE as i32);
-        p.offered(1);
-        assert_eq!(until_offer(&mut p), SOON as i32);
-        p.offered(1);
+        assert_eq!(until_yield(&mut p), LATE as i32);
+        p.note_yield(1);
+        assert_eq!(until_yield(&mut p), SOON as i32);
+        p.note_yield(1);
         p.note_empty_poll();
-        p.found();
-        assert_eq!(until_offer(&mut p), SOON as i32);
+        p.note_found();
+        assert_eq!(until_yield(&mut p), SOON as i32);
         let switches = Cell::new(7);
-        let offer =
-            |more| YieldBackoff::offer(|| switches.set(switches.get() + more), || switches.get());
-        offer(0);
-        assert_eq!([0, 1, 0, 3].map(offer), [0, 1, 0, 3]);
-        p.offered(3);
-        assert_eq!(until_offer(&mut p), OTHERS as i32);
+        let ran_during = |more| {
+            YieldBackoff::yield_by(|| switches.set(switches.get() + more), || switches.get())
+        };
+        ran_during(0);
+        assert_eq!([0, 1, 0, 3].map(ran_during), [0, 1, 0, 3]);
+        p.note_yield(3);
+        assert_eq!(until_yield(&mut p), OTHERS as i32);
     }
 }

@@ -39,12 +39,12 @@ impl Cntr {
         })
     }
 
-    /// The value and the errors, for a program that reads them; and whether the caller is to offer
+    /// The value and the errors, for a program that reads them; and whether the caller is to yield
     /// the processor ([`YieldBackoff`]), because they have not changed for many reads.
     pub(crate) fn read(&mut self) -> ((u64, u64), bool) {
         let now = (self.value(), self.errors());
         if core::mem::replace(&mut self.last_read, now) != now {
-            self.backoff.found();
+            self.backoff.note_found();
             return (now, false);
         }
         (now, self.backoff.note_empty_poll())

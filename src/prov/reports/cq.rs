@@ -126,7 +126,7 @@ impl Cq {
         self.take(count, each)
     }
 
-    /// Counts a read that has found nothing; `None` when the caller is to offer the processor
+    /// Counts a read that has found nothing; `None` when the caller is to yield the processor
     /// ([`YieldBackoff`]).
     #[inline]
     pub(crate) fn note_empty_poll(&mut self) -> Option<Result<usize>> {

@@ -88,7 +88,7 @@ pub(crate) trait ReportingDomain: Domain + Background {
 #[cold]
 pub(crate) fn note_yield(s: &mut impl DomainState, polled: PolledObject, ran: u64) {
     let (cqs, cntrs) = s.report_tables();
-    if let Some((backoff, _)) = polled.of(cqs, cntrs) {
-        backoff.offered(ran);
+    if let Some((backoff, _)) = polled.backoff_and_eps(cqs, cntrs) {
+        backoff.note_yield(ran);
     }
 }

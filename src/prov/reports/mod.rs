@@ -45,7 +45,7 @@ impl PolledObject {
     }
 
     /// The back-off of the object's readers, and the endpoints that report to the object.
-    pub(crate) fn of<'a>(
+    pub(crate) fn backoff_and_eps<'a>(
         self,
         cqs: &'a mut Slab<Cq>,
         cntrs: &'a mut Slab<Cntr>,

@@ -3,6 +3,7 @@
 use super::*;
 
 impl Engine {
+    /// Ends the operations whose last packets are in `acked`.
     pub(super) fn finish_acked(&mut self, list: &mut Vec<Event>) {
         while let Some(part) = self.acked.pop() {
             let Some(op) = self.ops.get_mut(part.op) else {
@@ -15,6 +16,7 @@ impl Engine {
         }
     }
 
+    /// Ends an operation; its completion becomes an event.
     pub(super) fn finish(&mut self, oi: u32, list: &mut Vec<Event>) {
         let Some(mut op) = self.ops.remove(oi) else {
             return;
@@ -45,7 +47,7 @@ impl Engine {
             });
         }
         op.copy.clear();
-        if self.spare.len() < 64 && op.copy.capacity() <= 4096 {
+        if self.spare.len() < SPARE_MAX && op.copy.capacity() <= SPARE_BYTES {
             self.spare.push(op.copy);
         }
     }
@@ -172,7 +174,7 @@ impl Engine {
                 self.ping(pi);
             }
         }
-        if now > self.last_probe + 1000 * MS {
+        if now > self.last_probe + PROBE_INTERVAL {
             self.last_probe = now;
             // A peer that vanished without BYE does not answer the probe, and its entry is removed.
             let gone = |p: &EnginePeer| {

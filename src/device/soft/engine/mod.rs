@@ -6,9 +6,11 @@
 //! thread that holds the engine's lock may drive the engine: the application's inside its calls, or
 //! the adapter's thread when the application is busy elsewhere (see `thread`).
 
+mod config;
 mod delayed_ack;
 mod end;
 mod input;
+mod op;
 mod out;
 mod parts;
 mod post;
@@ -19,9 +21,9 @@ mod tests;
 
 use super::admission;
 use super::flow::{dist, RxFlow, TxFlow};
-use super::keys::{Keys, Salt};
-use super::packet::{self, PacketHead, PacketKind, DATA_HEAD, HEAD_MAX, MAX_WORDS};
-use super::seal::{self, Seal};
+use super::keys::Salt;
+use super::packet::{self, PacketHead, PacketKind, HEAD_MAX, MAX_WORDS};
+use super::seal::Seal;
 use super::sock::{new_arena, Batch, Datagram, RxDatagram, Sock, SocketFilter, BATCH, SLOTS};
 use crate::core::hash::ByWords;
 use crate::core::slab::Slab;
@@ -33,8 +35,11 @@ use crate::device::{gid_of, Data, Event, Events, HeldPeers, QpAddr};
 use crate::hmem::UserMem;
 use crate::transport::{Completion, Payload, PeerId, Report, Status};
 use crate::types::*;
+use config::MESSAGE_MAX;
+pub(crate) use config::{message_for, segment_for, EngineConfig};
 use core::ffi::c_void;
 use delayed_ack::DelayedAck;
+use op::{EngineOp, EngineOpKind, PendingRead, TxPart};
 use parts::{IncompleteMessages, MessagePart, PacketRun};
 use session::{Session, SessionLookup, SessionState, Sessions};
 use std::collections::{HashMap, VecDeque};
@@ -62,6 +67,15 @@ const SHARE: usize = 7;
 /// Refusals that a peer gets in a burst; the allowance grows by one per millisecond. Further
 /// packets with bad keys count as lost, which slows down a peer that guesses keys.
 const REFUSALS: u64 = 64;
+/// Events that one poll takes from the backlog.
+const EVENTS_MAX: usize = 256;
+/// Batches that the thread takes in at once: it holds the lock meanwhile, and comes back for more.
+const THREAD_ROUNDS: u32 = 8;
+/// Buffers that are kept for later operations, and bytes of the largest.
+const SPARE_MAX: usize = 64;
+const SPARE_BYTES: usize = 4096;
+/// Nanoseconds between two looks for idle sessions.
+const PROBE_INTERVAL: u64 = 1000 * MS;
 /// An idle session is probed after this many peer time-outs ([`EngineConfig::timeout`]).
 const PROBE_TIMEOUTS: u64 = 6;
 /// Time-outs after which one packet that never arrives ends a session, although others do.
@@ -73,93 +87,12 @@ const READ_GONE: u64 = u64::MAX;
 /// Offset in a read response without data: the region's device failed to copy it.
 const READ_FAILED: u64 = u64::MAX - 1;
 
-/// Settings shared by the queue pairs of an adapter.
-#[derive(Clone, Debug)]
-pub(crate) struct EngineConfig {
-    /// Payload bytes per packet.
-    pub segment: usize,
-    /// Largest message, bytes; it takes several packets if it is larger than `segment`.
-    pub message: usize,
-    /// Operations under way at most.
-    pub depth: usize,
-    /// Nanoseconds without a packet after which a peer that has to answer counts as unresponsive.
-    pub timeout: u64,
-    /// Whether runs of packets are sent by UDP segmentation offload (udp(7), UDP_SEGMENT).
-    pub gso: bool,
-    /// Text of `FI_EFA_SOFT_FAULT`.
-    pub fault: Option<String>,
-    /// Keys that seal packets; `None`: packets are not sealed.
-    pub keys: Option<Arc<Keys>>,
-}
-
-#[derive(Debug)]
-enum EngineOpKind {
-    Send {
-        head_len: usize,
-    },
-    Write {
-        key: u64,
-        addr: u64,
-        imm: Option<u32>,
-    },
-    ReadReq {
-        id: u64,
-        key: u64,
-        addr: u64,
-        len: u32,
-    },
-    ReadResp {
-        id: u64,
-        key: u64,
-        addr: u64,
-        /// Its end is an event.
-        counted: bool,
-    },
-    Ping,
-}
-
-/// One posted operation.
-#[derive(Debug)]
-struct EngineOp {
-    peer: u32,
-    /// Tells the operation from others to the peer: indices come again.
-    number: u32,
-    /// Completion to report. `None` for pings, read responses, and read requests, whose completion
-    /// is in [`PendingRead`].
-    done: Option<Completion>,
-    kind: EngineOpKind,
-    /// Header of a send, and payload that was copied at posting.
-    copy: Vec<u8>,
-    user: UserMem,
-    /// Bytes to send, the header of a message included.
-    total: u64,
-    next: u64,
-    unacked: u32,
-    cut: bool,
-    status: Status,
-}
-
-/// One packet of an operation, enough to build it again.
-#[derive(Clone, Copy, Debug)]
-struct TxPart {
-    op: u32,
-    off: u64,
-    len: u32,
-}
-
-#[derive(Debug)]
-struct PendingRead {
-    done: Completion,
-    peer: u32,
-    generation: u32,
-    local: UserMem,
-    got: u64,
-}
-
+/// A peer: its session, and what is under way in both directions.
 struct EnginePeer {
     addr: QpAddr,
     /// The owner's number for the peer, since the owner has posted something to it.
     name: Option<PeerId>,
+    /// Where datagrams go.
     to: SocketAddr,
     session: Session,
     /// Salt of the peer's sealed datagrams, once one has arrived in the session.
@@ -170,18 +103,24 @@ struct EnginePeer {
     /// Refusals that count against [`REFUSALS`], and when the count was last reduced.
     refusals: u64,
     refused_at: u64,
+    /// Packets under way to the peer, and operations of which packets are still to be cut.
     tx: TxFlow<TxPart>,
     pending: VecDeque<u32>,
+    /// Packets from the peer, once one has arrived in the session.
     rx: Option<RxFlow>,
     /// Messages of which a poll has brought some packets.
     parts: IncompleteMessages,
+    /// Payload bytes since the last acknowledgement.
     rx_bytes: u32,
+    /// The acknowledgement does not wait for a packet that could carry it.
     ack_now: bool,
     delayed: DelayedAck,
+    /// The peer is listed in [`Engine::ack_pending`].
     ack_pending: bool,
     /// Answers expected from this peer: by the layer above ([`Engine::expect`]), and for reads.
     expect: u32,
     last_rx_at: u64,
+    /// The peer is listed in [`Engine::active`].
     active: bool,
 }
 
@@ -217,22 +156,30 @@ pub(crate) struct Engine {
     /// The application chose the queue pair's number: callers need no token.
     service: bool,
     ops: Slab<EngineOp>,
+    /// The application's operations in `ops`.
     user_ops: usize,
     reads: Slab<PendingRead>,
+    /// Buffers of operations that have ended, for [`EngineOp::copy`] of later ones.
     spare: Vec<Vec<u8>>,
+    /// Datagrams for the next [`Engine::flush`].
     out: Batch,
     /// Bounce buffers for the datagrams in `out`: copies of device memory, which the kernel cannot
     /// read.
     bounce: Vec<Box<[u8]>>,
     /// Held while `out` refers to memory of regions that peers read.
     lease: Option<MemLease>,
+    /// Peers that an acknowledgement is due to.
     ack_pending: Vec<u32>,
+    /// Peers with something under way, which the timers watch.
     active: Vec<u32>,
+    /// Scratch: packets that the datagram being handled acknowledges.
     acked: Vec<TxPart>,
+    /// Events found by the adapter's thread, and the bytes of their messages.
     backlog: VecDeque<Event>,
     backlog_bytes: usize,
     /// Number of the last operation.
     numbers: u32,
+    /// Scratch: datagrams of one receive.
     got: Vec<RxDatagram>,
     /// The message whose packets are being received.
     run: Option<PacketRun>,
@@ -245,7 +192,9 @@ pub(crate) struct Engine {
     pub hold: (fn(&[u8]) -> bool, HeldPeers),
     /// Whether peers' reads and writes are events.
     pub remote_events: bool,
+    /// Number of the last read ([`PendingRead::generation`]).
     generation: u32,
+    /// When the timers ran last, and when idle sessions were last probed.
     last_service: u64,
     last_probe: u64,
 }
@@ -475,7 +424,7 @@ impl Engine {
                 self.backlog_bytes = self.backlog_bytes.saturating_sub(v.len());
             }
             into.list.push(e);
-            if into.list.len() >= 256 {
+            if into.list.len() >= EVENTS_MAX {
                 return;
             }
         }
@@ -633,26 +582,4 @@ impl Engine {
             self.flush(now);
         }
     }
-}
-
-/// Batches that the thread takes in at once: it holds the lock meanwhile, and comes back for more.
-const THREAD_ROUNDS: u32 = 8;
-
-/// Upper bound of [`message_for`] for every segment: a peer whose link is another may send as much.
-const MESSAGE_MAX: usize = 66_000;
-
-/// Largest message where packets carry `segment` bytes: half of 64 KiB and its headers, so that the
-/// receiver copies one half while the sender copies the other.
-pub(crate) fn message_for(segment: usize) -> usize {
-    const HALF: usize = 33_000;
-    segment * HALF.div_ceil(segment).max(1)
-}
-
-/// Payload bytes that fit into a packet on an interface of this MTU.
-pub(crate) fn segment_for(link_mtu: usize, v6: bool, sealed: bool) -> usize {
-    let below = if v6 { 48 } else { 28 };
-    let around = if sealed { seal::OVERHEAD } else { 0 };
-    link_mtu
-        .saturating_sub(below + around + DATA_HEAD)
-        .clamp(512, 61_440)
 }

@@ -1,6 +1,7 @@
 //! Posting: sends, writes and reads become operations of their peers.
 
 use super::*;
+use crate::device::soft::packet::DATA_HEAD;
 
 impl Engine {
     /// Whether so many operations to a peer can be posted, one after another.

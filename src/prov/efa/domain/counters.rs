@@ -24,10 +24,10 @@ impl Counters for EfaDomain {
     }
 
     fn read_cntr(&self, id: u32) -> Result<(u64, u64)> {
-        let (read, offers) = self.with_cntr(id, Cntr::read)?;
-        match offers {
+        let (read, yields) = self.with_cntr(id, Cntr::read)?;
+        match yields {
             true => {
-                self.offer(PolledObject::Cntr(id));
+                self.yield_processor(PolledObject::Cntr(id));
             }
             false => self.state().give_way(),
         }

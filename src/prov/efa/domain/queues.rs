@@ -22,11 +22,11 @@ use std::sync::Arc;
 impl EfaDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
-    pub(super) fn offer(&self, polled: PolledObject) -> Errno {
-        let (shared, yields_alone) = publish_and_compare_cpus(&mut self.lock(), polled);
+    pub(super) fn yield_processor(&self, polled: PolledObject) -> Errno {
+        let (peer_here, yields_alone) = publish_and_compare_cpus(&mut self.lock(), polled);
         let ran = match crate::shm::poll_events() {
             true => 0,
-            false => YieldBackoff::offer_to_peer(shared, yields_alone, host::context_switches),
+            false => YieldBackoff::yield_to_peer(peer_here, yields_alone, host::context_switches),
         };
         let s = &mut *self.lock();
         s.polls.note();
@@ -62,7 +62,7 @@ impl CompletionQueues for EfaDomain {
         let found = take_or_poll::<NAMED>(&mut self.lock(), id, count, each);
         match found {
             Ok(Some(n)) => Ok(n),
-            Ok(None) => Err(self.offer(PolledObject::Cq(id))),
+            Ok(None) => Err(self.yield_processor(PolledObject::Cq(id))),
             Err(e) => {
                 // A thread that polls in a loop holds the lock nearly always, and acquires it again
                 // before a thread that sleeps for it has woken up.
@@ -178,7 +178,7 @@ fn poll_cq(
         return Err(FI_EAVAIL);
     }
     if n > 0 {
-        cq.backoff.found();
+        cq.backoff.note_found();
         return Ok(Some(n));
     }
     cq.note_empty_poll().transpose()
@@ -188,17 +188,17 @@ fn poll_cq(
 /// as far as is known, and whether the reader yields although none was
 /// ([`YieldBackoff::yields_alone`]).
 fn publish_and_compare_cpus(s: &mut State, polled: PolledObject) -> (Option<bool>, bool) {
-    let Some((backoff, eps)) = polled.of(&mut s.cqs, &mut s.cntrs) else {
+    let Some((backoff, eps)) = polled.backoff_and_eps(&mut s.cqs, &mut s.cntrs) else {
         return (None, false);
     };
-    let mut near = None;
+    let mut peer_here = None;
     for ep in eps {
         let live = s.eps.get_mut(*ep).and_then(|e| e.live.as_mut());
         let shm = live.and_then(|l| l.shm_ep.as_mut());
         let known = shm.and_then(|h| h.publish_and_compare_cpu());
-        near = near.max(known);
+        peer_here = peer_here.max(known);
     }
-    (near, backoff.yields_alone())
+    (peer_here, backoff.yields_alone())
 }
 
 /// As [`progress_cq`], but hands up to `count` completions of the fast path to `each`, and returns

@@ -108,7 +108,7 @@ fn rings(
         (PollStatus::Empty, _) => q.note_empty_poll(),
         (_, 0) => None,
         (_, n) => {
-            q.backoff.found();
+            q.backoff.note_found();
             Some(Ok(n))
         }
     }

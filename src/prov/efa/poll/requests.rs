@@ -148,7 +148,7 @@ pub(super) fn read<const NAMED: bool>(
         PollStatus::Deferred => return None,
         PollStatus::Taken => {}
     }
-    q.backoff.found();
+    q.backoff.note_found();
     if sink.given < count {
         read_more(requests, &mut sink);
     }

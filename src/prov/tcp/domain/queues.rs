@@ -20,15 +20,15 @@ const PEERS_ASKED: usize = 16;
 impl TcpDomain {
     /// Yields the processor after empty polls: a polling caller may keep its peer from running.
     #[cold]
-    pub(super) fn offer(&self, polled: PolledObject) -> Errno {
-        let (shared, yields_alone) = {
+    pub(super) fn yield_processor(&self, polled: PolledObject) -> Errno {
+        let (peer_here, yields_alone) = {
             let s = &mut *self.lock();
             let conns = s.conns.iter().take(PEERS_ASKED);
-            let shared = conns.filter_map(|(_, c)| c.shares_processor()).max();
-            let polled = polled.of(&mut s.cqs, &mut s.cntrs);
-            (shared, polled.is_some_and(|(p, _)| p.yields_alone()))
+            let peer_here = conns.filter_map(|(_, c)| c.shares_processor()).max();
+            let polled = polled.backoff_and_eps(&mut s.cqs, &mut s.cntrs);
+            (peer_here, polled.is_some_and(|(p, _)| p.yields_alone()))
         };
-        let ran = YieldBackoff::offer_to_peer(shared, yields_alone, host::context_switches);
+        let ran = YieldBackoff::yield_to_peer(peer_here, yields_alone, host::context_switches);
         note_yield(&mut *self.lock(), polled, ran);
         FI_EAGAIN
     }
@@ -74,7 +74,7 @@ impl CompletionQueues for TcpDomain {
             cq.moved();
             let n = cq.take(count, each);
             if n > 0 {
-                cq.backoff.found();
+                cq.backoff.note_found();
                 return Ok(n);
             }
             if cq.error_next() {
@@ -88,7 +88,7 @@ impl CompletionQueues for TcpDomain {
                 return Err(FI_EAGAIN);
             }
         }
-        Err(self.offer(PolledObject::Cq(id)))
+        Err(self.yield_processor(PolledObject::Cq(id)))
     }
 
     fn sread_cq(
