@@ -6,6 +6,8 @@
 #
 # Usage: compiler.sh FOLDER, for what the compiler writes.
 set -euo pipefail
+# No dump, no pairs: a pattern that matches nothing would count as one.
+shopt -s nullglob
 folder=$1
 rm -rf "$folder/mir"
 mkdir -p "$folder/mir"

@@ -80,7 +80,13 @@ impl CompletionQueues for EfaDomain {
                 fast_poll_cq(&mut s, id, 0, |_, _| {});
             }
         }
-        s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
+        let found = s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)?;
+        drop(s);
+        if !found {
+            // As in `read_cq`.
+            self.state.give_way();
+        }
+        Ok(found)
     }
 
     fn read_cq_error(&self, id: u32) -> Result<ErrEntry> {

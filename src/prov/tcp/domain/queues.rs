@@ -118,7 +118,13 @@ impl CompletionQueues for TcpDomain {
     fn find_completions(&self, id: u32) -> Result<bool> {
         let mut s = self.lock_for_progress();
         progress_for(&mut s, PolledObject::Cq(id));
-        s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)
+        let found = s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)?;
+        drop(s);
+        if !found {
+            // As in `read_cq`.
+            self.state.give_way();
+        }
+        Ok(found)
     }
 
     fn arm_cq(&self, id: u32) -> Result<i32> {
