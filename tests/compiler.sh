@@ -13,10 +13,11 @@ rm -rf "$folder/mir"
 mkdir -p "$folder/mir"
 
 # Without machine code: MIR is optimized before. The flags are of the unstable compiler, which
-# RUSTC_BOOTSTRAP lends the stable one. A file that is newer makes cargo call the compiler again.
-RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$folder/target cargo rustc --quiet --release -p libfabric-rs --lib -- \
-	-Zno-codegen --emit=mir -Zdump-mir=SimplifyComparisonIntegral "-Zdump-mir-dir=$folder/mir" \
-	--cfg "compiler_check_$$"
+# RUSTC_BOOTSTRAP lends the stable one. A package that is built would not be compiled again.
+export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$folder/target
+cargo clean --quiet --release -p libfabric-rs
+cargo rustc --quiet --release -p libfabric-rs --lib -- \
+	-Zno-codegen --emit=mir -Zdump-mir=SimplifyComparisonIntegral "-Zdump-mir-dir=$folder/mir"
 
 pairs=0
 wrong=0

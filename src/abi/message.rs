@@ -237,7 +237,8 @@ impl MsgArgs {
         self.send(flags, |r| go(e, r))
     }
 
-    /// Posts a receive into it, peeks, claims or discards.
+    /// Posts a receive into it, peeks, claims or discards; to a shared receive context by the
+    /// general way.
     #[inline(always)]
     fn start_receive<D: Domain>(&self, e: &EpBody<D>, flags: u64) -> Result<()> {
         let (Some(_), Some(buf)) = (e.untriggered(flags), self.buffers.one_of_host()) else {

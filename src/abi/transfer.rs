@@ -82,8 +82,10 @@ impl Buffer {
     /// The bytes of a call with FI_INJECT.
     #[inline(always)]
     pub(crate) fn to_inject(self) -> InjectBytes {
-        let LentBytes { at: buf, len } = self.bytes;
-        InjectBytes { buf, len }
+        InjectBytes {
+            buf: self.bytes.at,
+            len: self.bytes.len,
+        }
     }
 
     /// Host memory in one piece. `FI_EINVAL` for a NULL that has a length.
@@ -265,10 +267,7 @@ pub(crate) fn plain(context: *mut c_void) -> Common {
 
 /// As [`plain`], for a `*msg` call.
 pub(crate) fn flagged(context: *mut c_void, flags: u64) -> Common {
-    Common {
-        flags: Some(flags),
-        ..plain(context)
-    }
+    FlaggedCall::new(context, flags).common()
 }
 
 /// A request that an endpoint carries out.
