@@ -75,8 +75,8 @@ fn again() -> crate::core::Errno {
     FI_EAGAIN
 }
 
-/// Without this line an application whose own allocations caused the shortage would wait for ever,
-/// and nobody would know for what.
+/// Without this line an application whose own allocations caused the shortage would wait for ever
+/// without a reason.
 #[cold]
 pub fn explain(what: &str) {
     crate::warn_limited!(

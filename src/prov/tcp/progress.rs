@@ -11,7 +11,7 @@
 //! make none: of sixty queues that are read in turn a few call the kernel.
 
 use super::bursts;
-use super::conn::{accept, expire, flush, receive, resume_listeners, writable};
+use super::conn::{accept, expire, flush, receive, resume_listeners, retake, writable};
 use super::state::{TcpState, NO_CONN};
 use crate::device::host::now;
 use crate::prov::reports::PolledObject;
@@ -20,8 +20,8 @@ use crate::prov::reports::PolledObject;
 const ALONE: u32 = 16;
 /// Calls without bytes after which a connection is no longer read at each call.
 pub(super) const MISSES: u32 = 256;
-/// Longest wait in milliseconds while connections are being made, or cannot be taken in: both have
-/// deadlines.
+/// Longest wait in milliseconds while connections are being made, or cannot be taken in, or
+/// messages wait for memory: all have deadlines.
 const MAKING_MS: i32 = 10;
 /// Bytes of one system call from which on much arrives.
 pub(super) const MUCH: usize = 6 << 10;
@@ -95,6 +95,9 @@ pub(crate) fn poll_sockets(s: &mut TcpState) -> bool {
     if !s.paused_listeners.is_empty() {
         resume_listeners(s);
     }
+    if !s.starved.is_empty() {
+        retake(s);
+    }
     any
 }
 
@@ -108,7 +111,7 @@ pub(crate) fn settle(s: &mut TcpState) -> i32 {
             flush(s, id);
         }
     }
-    match s.making.is_empty() && s.paused_listeners.is_empty() {
+    match s.making.is_empty() && s.paused_listeners.is_empty() && s.starved.is_empty() {
         true => -1,
         false => MAKING_MS,
     }

@@ -53,6 +53,9 @@ pub(crate) struct TcpState {
     pub misses: u32,
     /// Receives got messages that had come before them, since all sockets were polled.
     pub delivered: bool,
+    /// Messages left in their sockets for want of memory, and when they are tried again.
+    pub starved: Vec<u32>,
+    pub retake_at: u64,
     /// Connections that wait for room in their sockets.
     pub full: u32,
     /// Calls of `progress` so far.
@@ -107,6 +110,8 @@ impl TcpState {
             poller,
             misses: 0,
             delivered: false,
+            starved: Vec::new(),
+            retake_at: 0,
             eps: Slab::default(),
             cqs: Slab::default(),
             cntrs: Slab::default(),

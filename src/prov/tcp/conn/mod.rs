@@ -25,7 +25,7 @@ pub(crate) use input::consume;
 pub(crate) use input::{receive, region_closed};
 pub(crate) use make::{conn_for, control_needs, expire, send_control, timeout, writable};
 pub(crate) use output::{flush, post, send_rest, watch, Then};
-pub(crate) use saved::{deliver, discard};
+pub(crate) use saved::{deliver, discard, retake};
 
 use super::peers::UNKNOWN_PEER;
 use super::recvq::RecvPlace;

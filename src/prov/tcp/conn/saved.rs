@@ -9,12 +9,17 @@ use super::input::{begin_payload, consume};
 use super::output::watch;
 use super::{post, InBody, PayloadTarget, Phase, Then};
 use crate::core::{memory, params};
+use crate::device::host::{now, zeroed};
 use crate::hmem::{InjectBuf, UserMem};
+use crate::proto::PeerId;
 use crate::prov::contract::SendData;
 
 /// Bytes of messages without a receive that each peer may have, although others have used up
 /// FI_TCP_SAVED_TOTAL.
 const SHARE: usize = 256 << 10;
+
+/// Messages left in their sockets for want of memory are tried again after this time, nanoseconds.
+const RETAKE_NS: u64 = 5_000_000;
 
 /// Whether so many of the peer's messages wait for a receive that its next ones are taken in a few
 /// at a time. Otherwise an application whose peers send faster than it receives would get to its
@@ -28,6 +33,73 @@ pub(super) fn is_ahead(s: &mut TcpState, id: u32) -> bool {
     saved.is_some_and(|bytes| *bytes > SHARE)
 }
 
+/// Whether the parameters allow a message of `len` bytes to be saved.
+fn is_within_limits(
+    s: &mut TcpState,
+    id: u32,
+    (ep, rxq): (u32, u32),
+    from: PeerId,
+    len: usize,
+) -> bool {
+    let p = params::tcp();
+    let kept = s.rxqs.get(rxq).map_or(0, |q| q.bytes);
+    let room = p.saved_total.checked_sub(kept + SavedMsg::RECORD);
+    let full = room.is_none_or(|room| len > room);
+    // What one peer has sent does not hold up the messages of the others.
+    let own = s.peers.saved(from).map_or(usize::MAX, |saved| *saved);
+    let shares = len.saturating_add(own) <= SHARE.min(p.saved_total);
+    let many = || {
+        let mine = |m: &SavedMsg| m.conn == id && m.ep == ep && m.state != SavedState::Held;
+        let of = s.saved.iter().filter(|(_, m)| mine(m));
+        p.max_saved > 0 && of.count() >= p.max_saved
+    };
+    len <= p.max_saved_size && (!full || shares) && !many()
+}
+
+/// Memory for a message; `None` where there is none. A peer determines the size: one that leaves
+/// too little of the reserve for the receives is refused.
+fn room(len: usize) -> Option<Vec<u8>> {
+    match len {
+        _ if memory::short() => None,
+        0 => Some(Vec::new()),
+        _ => zeroed(len).filter(|_| !memory::short()),
+    }
+}
+
+/// Saves the messages that were left in their sockets for want of memory: the receives posted next
+/// may be for those behind them.
+pub(crate) fn retake(s: &mut TcpState) {
+    if memory::short() || now() < s.retake_at {
+        return;
+    }
+    s.retake_at = now() + RETAKE_NS;
+    for number in core::mem::take(&mut s.starved) {
+        let Some(m) = s.saved.get(number).filter(|m| m.state == SavedState::Held) else {
+            continue;
+        };
+        let (conn, ep, msg) = (m.conn, m.ep, info_of(m));
+        let len = usize::try_from(msg.len).unwrap_or(usize::MAX);
+        let Some(rxq) = s.eps.get(ep).map(|e| e.rxq) else {
+            continue;
+        };
+        if !is_within_limits(s, conn, (ep, rxq), msg.from, len) {
+            continue;
+        }
+        let Some(bytes) = room(len) else {
+            s.starved.push(number);
+            continue;
+        };
+        if let (Some(m), Some(q)) = (s.saved.get_mut(number), s.rxqs.get_mut(rxq)) {
+            (m.state, m.bytes) = (SavedState::Coming, bytes);
+            q.bytes += len;
+        }
+        if let Some(saved) = s.peers.saved(msg.from) {
+            *saved += len;
+        }
+        resume(s, conn, PayloadTarget::Saved(number), msg);
+    }
+}
+
 /// Saves a message that has no receive: in memory, or by leaving it in the socket.
 pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     let Some(ep) = s.conns.get(id).map(|c| c.ep) else {
@@ -36,23 +108,17 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
     let Some(rxq) = s.eps.get(ep).map(|e| e.rxq) else {
         return;
     };
-    let p = params::tcp();
     let len = usize::try_from(msg.len).unwrap_or(usize::MAX);
-    let kept = s.rxqs.get(rxq).map_or(0, |q| q.bytes);
-    let many = || {
-        let of = s.saved.iter().filter(|(_, m)| m.conn == id && m.ep == ep);
-        p.max_saved > 0 && of.count() >= p.max_saved
+    let allowed = is_within_limits(s, id, (ep, rxq), msg.from, len);
+    let room = match allowed {
+        true => room(len),
+        false => None,
     };
-    let room = p.saved_total.checked_sub(kept + SavedMsg::RECORD);
-    let full = room.is_none_or(|room| len > room);
-    // What one peer has sent does not hold up the messages of the others.
-    let own = s.peers.saved(msg.from).map_or(usize::MAX, |saved| *saved);
-    let shares = len.saturating_add(own) <= SHARE.min(p.saved_total);
-    let held = len > p.max_saved_size || (full && !shares) || memory::short() || many();
-    let (state, room) = match held {
-        true => (SavedState::Held, 0),
-        false if len == 0 => (SavedState::Whole, 0),
-        false => (SavedState::Coming, len),
+    let held = room.is_none();
+    let state = match (held, len) {
+        (true, _) => SavedState::Held,
+        (false, 0) => SavedState::Whole,
+        (false, _) => SavedState::Coming,
     };
     let m = SavedMsg {
         ep,
@@ -62,10 +128,15 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
         cq_data: msg.cq_data,
         len: msg.len,
         state,
-        bytes: vec![0; room],
+        bytes: room.unwrap_or_default(),
         have: 0,
     };
     let number = keep(s, rxq, m);
+    if held && allowed {
+        memory::explain("messages without a receive stay in their sockets");
+        s.starved.push(number);
+        s.retake_at = now() + RETAKE_NS;
+    }
     if !held {
         let b = InBody::new(PayloadTarget::Saved(number), msg, h.wants_ack());
         return begin_payload(s, id, b);
