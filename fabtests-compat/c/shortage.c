@@ -17,7 +17,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <sys/resource.h>
 
 #define SIZE ((size_t) 1 << 20)
 #define ROUNDS 24
@@ -74,8 +73,6 @@ int posix_memalign(void **p, size_t a, size_t n)
 static void apply_limit(void)
 {
 	struct rlimit r;
-	long pages = 0;
-	FILE *f;
 
 	switch (what) {
 	case FDS:
@@ -84,12 +81,7 @@ static void apply_limit(void)
 		setrlimit(RLIMIT_NOFILE, &r);
 		break;
 	case SPACE:
-		f = fopen("/proc/self/statm", "r");
-		if (!f || fscanf(f, "%ld", &pages) != 1)
-			exit(BAD);
-		fclose(f);
-		r.rlim_cur = r.rlim_max = (rlim_t) pages * 4096 + ((rlim_t) value << 20);
-		setrlimit(RLIMIT_AS, &r);
+		limit_space(value);
 		break;
 	case FILES:
 		r.rlim_cur = r.rlim_max = (rlim_t) value << 20;

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -73,14 +74,32 @@ static inline int threads(void)
 	return entries("/proc/self/task") - 2;
 }
 
-static inline long resident_kib(void)
+/* Pages of this process: of its address space, and in memory. */
+static inline void pages(long *space, long *resident)
 {
-	long size, pages = 0;
 	FILE *f = fopen("/proc/self/statm", "r");
 
-	check(f && fscanf(f, "%ld %ld", &size, &pages) == 2, "/proc/self/statm");
+	check(f && fscanf(f, "%ld %ld", space, resident) == 2, "/proc/self/statm");
 	fclose(f);
-	return pages * 4;
+}
+
+static inline long resident_kib(void)
+{
+	long space, resident;
+
+	pages(&space, &resident);
+	return resident * 4;
+}
+
+/* From now on this process gets so many MiB more of address space. */
+static inline void limit_space(long mib)
+{
+	struct rlimit r;
+	long space, resident;
+
+	pages(&space, &resident);
+	r.rlim_cur = r.rlim_max = (rlim_t) space * 4096 + ((rlim_t) mib << 20);
+	check(setrlimit(RLIMIT_AS, &r) == 0, "setrlimit");
 }
 
 /* Opens a domain of the provider with `caps`, a vector and a queue. */

@@ -437,15 +437,21 @@ impl RxRings {
                 RingEvent::Awake(conn) => {
                     self.wake(conn);
                 }
-                RingEvent::End(conn) => match self.wake(conn) {
-                    Some(i) => {
-                        i.end();
-                        self.next_park = 0;
-                    }
-                    None => self.disconnected.push(conn),
-                },
+                RingEvent::End(conn) if self.end_ring(conn, false) => {}
+                RingEvent::End(conn) => self.disconnected.push(conn),
             }
         }
+    }
+
+    /// Has the ring of this connection read to its end, and then dropped; `false` without one.
+    fn end_ring(&mut self, conn: u64, peer_gone: bool) -> bool {
+        let Some(i) = self.wake(conn) else {
+            return false;
+        };
+        i.peer_gone |= peer_gone;
+        i.end();
+        self.next_park = 0;
+        true
     }
 
     /// Marks the ring of a peer that is gone, if there is one, to be read to its end.
@@ -454,12 +460,7 @@ impl RxRings {
         let Some(conn) = all.filter(|i| i.from == *from).map(|i| i.conn).next() else {
             return false;
         };
-        if let Some(i) = self.wake(conn) {
-            i.peer_gone = true;
-            i.end();
-            self.next_park = 0;
-        }
-        true
+        self.end_ring(conn, true)
     }
 
     /// Pauses the messages of these peers, and lets those of others continue; wakes writers that

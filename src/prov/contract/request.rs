@@ -201,7 +201,10 @@ pub trait Call: Copy {
     /// The flags in effect: the call's own, or the defaults of the alias or of the endpoint.
     fn flags_or(&self, default: u64) -> u64;
     /// Whether it is deferred work, whose end [`WorkEnd`] describes.
-    fn is_work(&self) -> bool;
+    #[inline(always)]
+    fn is_work(&self) -> bool {
+        false
+    }
     /// Whether success is unsignaled, as for inject calls without flags.
     #[inline(always)]
     fn unsignaled(&self, injected: bool) -> bool {
@@ -240,10 +243,6 @@ impl Call for PlainCall {
     #[inline(always)]
     fn flags_or(&self, default: u64) -> u64 {
         default
-    }
-    #[inline(always)]
-    fn is_work(&self) -> bool {
-        false
     }
     fn common(&self) -> Common {
         Common {
@@ -286,10 +285,6 @@ impl Call for FlaggedCall {
     #[inline(always)]
     fn flags_or(&self, _: u64) -> u64 {
         self.flags
-    }
-    #[inline(always)]
-    fn is_work(&self) -> bool {
-        false
     }
     fn common(&self) -> Common {
         Common {

@@ -1,8 +1,8 @@
 //! Calls that block: fi_cq_sread(3) and fi_cntr_wait(3), the same for every provider.
 //!
 //! Each looks for what it waits for, for a moment if its waits are short ([`spin`](super::spin)),
-//! arms the wait object and sleeps. A domain whose progress
-//! cannot wait for a descriptor alone limits how long a call may sleep.
+//! arms the wait object and sleeps. A domain whose progress cannot wait for a descriptor alone
+//! limits how long a call may sleep.
 
 use super::cntr::Cntr;
 use super::domain::ReportingDomain;

@@ -5,7 +5,7 @@ use super::cq::Cq;
 use super::PolledObject;
 use crate::core::slab::Slab;
 use crate::core::Result;
-use crate::device::domain_lock::DomainLock;
+use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::prov::contract::{busy_unless, Domain, OpenedQueue};
 use crate::prov::progress_thread::Background;
 use crate::types::*;
@@ -72,6 +72,25 @@ pub(crate) trait ReportingDomain: Domain + Background {
     fn peek_cntr<R>(&self, cntr: u32, f: impl FnOnce(&Cntr) -> R) -> Result<R> {
         let mut s = self.state().enter();
         s.report_tables().1.get(cntr).map(f).ok_or(FI_EBADF)
+    }
+
+    /// Ends a poll that has found nothing, after the lock was released. A thread that polls in a
+    /// loop holds the lock nearly always, and acquires it again before a thread that sleeps for it
+    /// has woken up.
+    #[inline(always)]
+    fn end_empty_poll(&self) {
+        self.state().give_way();
+    }
+
+    /// Ends a poll under `s`: whether a completion queue has completions now.
+    fn has_completions(&self, mut s: DomainGuard<'_, Self::State>, cq: u32) -> Result<bool> {
+        let queue = s.report_tables().0.get(cq);
+        let found = queue.map(Cq::has_any).ok_or(FI_EBADF)?;
+        drop(s);
+        if !found {
+            self.end_empty_poll();
+        }
+        Ok(found)
     }
 
     /// Interrupts the calls that are blocked on a completion queue (fi_cq_signal(3)).

@@ -29,7 +29,7 @@ impl Counters for EfaDomain {
             true => {
                 self.yield_processor(PolledObject::Cntr(id));
             }
-            false => self.state().give_way(),
+            false => self.end_empty_poll(),
         }
         Ok(read)
     }

@@ -64,9 +64,7 @@ impl CompletionQueues for EfaDomain {
             Ok(Some(n)) => Ok(n),
             Ok(None) => Err(self.yield_processor(PolledObject::Cq(id))),
             Err(e) => {
-                // A thread that polls in a loop holds the lock nearly always, and acquires it again
-                // before a thread that sleeps for it has woken up.
-                self.state.give_way();
+                self.end_empty_poll();
                 Err(e)
             }
         }
@@ -80,13 +78,7 @@ impl CompletionQueues for EfaDomain {
                 fast_poll_cq(&mut s, id, 0, |_, _| {});
             }
         }
-        let found = s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)?;
-        drop(s);
-        if !found {
-            // As in `read_cq`.
-            self.state.give_way();
-        }
-        Ok(found)
+        self.has_completions(s, id)
     }
 
     fn read_cq_error(&self, id: u32) -> Result<ErrEntry> {

@@ -115,10 +115,9 @@ pub(super) fn save(s: &mut TcpState, id: u32, h: &Head, msg: MsgInfo) {
         false => None,
     };
     let held = room.is_none();
-    let state = match (held, len) {
-        (true, _) => SavedState::Held,
-        (false, 0) => SavedState::Whole,
-        (false, _) => SavedState::Coming,
+    let state = match held {
+        true => SavedState::Held,
+        false => SavedState::Coming,
     };
     let m = SavedMsg {
         ep,

@@ -37,7 +37,7 @@ impl Counters for TcpDomain {
             true => {
                 self.yield_processor(PolledObject::Cntr(id));
             }
-            false => self.state().give_way(),
+            false => self.end_empty_poll(),
         }
         Ok(read)
     }

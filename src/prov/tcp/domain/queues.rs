@@ -82,9 +82,7 @@ impl CompletionQueues for TcpDomain {
             }
             if cq.note_empty_poll().is_some() {
                 drop(s);
-                // A thread that polls in a loop holds the lock nearly always, and acquires it again
-                // before a thread that sleeps for it has woken up.
-                self.state.give_way();
+                self.end_empty_poll();
                 return Err(FI_EAGAIN);
             }
         }
@@ -118,13 +116,7 @@ impl CompletionQueues for TcpDomain {
     fn find_completions(&self, id: u32) -> Result<bool> {
         let mut s = self.lock_for_progress();
         progress_for(&mut s, PolledObject::Cq(id));
-        let found = s.cqs.get(id).map(Cq::has_any).ok_or(FI_EBADF)?;
-        drop(s);
-        if !found {
-            // As in `read_cq`.
-            self.state.give_way();
-        }
-        Ok(found)
+        self.has_completions(s, id)
     }
 
     fn arm_cq(&self, id: u32) -> Result<i32> {
