@@ -12,8 +12,8 @@ use crate::shm::rma::{self, LocalBuffer, RmaOutcome};
 use core::sync::atomic::{compiler_fence, fence, Ordering::*};
 use std::sync::Arc;
 
-/// Bytes of records that are used, and take memory, until long messages come: with all of them
-/// lines come back to the writer when they have left the reader's cache, which doubles the speed.
+/// Bytes of records that are used, and take memory, until the reader computes for a while. With all
+/// of them long messages are no faster.
 const SMALL: usize = 192 << 10;
 /// Lines of the next record that are requested when one has been written, at most. More would cost
 /// time where the next record comes at once.
@@ -75,7 +75,7 @@ impl RingWriter {
         self.map.fd()
     }
 
-    /// Uses all of the ring from now on: much is to be written.
+    /// Uses all of the ring from now on: the reader computes.
     #[inline]
     pub(crate) fn widen(&mut self) {
         self.used = SIZE;

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Nanoseconds without progress of a reader after which all of its ring is used.
-const STALL: u64 = 200_000;
+const STALL: u64 = 1_000_000;
 
 /// Nanoseconds after which a peer that has not accepted our ring is reached through the adapter,
 /// unless its process is stopped.
@@ -297,13 +297,6 @@ impl TxRings {
             self.blocked_peers.push(peer);
         }
         fits
-    }
-
-    /// Prepares the ring to a peer for many bytes: uses all of it.
-    pub fn widen(&mut self, peer: PeerId) {
-        if let Some(TxRoute::Ring(o)) = self.routes.get_mut(peer as usize) {
-            o.ring.widen();
-        }
     }
 
     /// Asks peers that could not take a record to wake us when they can. Returns `false` when a

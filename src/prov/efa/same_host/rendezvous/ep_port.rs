@@ -30,10 +30,6 @@ impl PeerRings for TxRings {
         TxRings::check_room(self, peer, count, len)
     }
 
-    fn widen(&mut self, peer: PeerId) {
-        TxRings::widen(self, peer);
-    }
-
     #[inline(always)]
     fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
         TxRings::send_words(self, peer, what, words)

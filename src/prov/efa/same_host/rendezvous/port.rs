@@ -28,9 +28,6 @@ pub(crate) trait PeerRings: SplitRings {
     /// ring yet. A ring without room wakes the sender once it has some.
     fn check_room(&mut self, peer: PeerId, count: usize, len: usize) -> bool;
 
-    /// Uses all of the ring to a peer from now on: much is to be written.
-    fn widen(&mut self, peer: PeerId);
-
     /// Sends a record of words to a peer that has a ring; to others `Unsupported`.
     fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict;
 

@@ -334,9 +334,6 @@ impl Rendezvous {
             // The receiver could not open the memory.
             self.unopened.push((from, UNOPENED));
         }
-        if let Some(rings) = port.rings() {
-            rings.widen(from);
-        }
     }
 
     /// A FIN has arrived: ends the message.

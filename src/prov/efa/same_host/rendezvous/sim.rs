@@ -301,8 +301,6 @@ impl PeerRings for SimPort {
         full + count * (len + 16) <= h.room
     }
 
-    fn widen(&mut self, _peer: PeerId) {}
-
     fn send_words(&mut self, peer: PeerId, what: RecordHeader, words: &[u64]) -> Verdict {
         let body = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
         self.record(peer, what, body)

@@ -31,10 +31,6 @@ impl RmaRings for TxRings {
         TxRings::permits(self, peer, at, len, write)
     }
 
-    fn widen(&mut self, peer: PeerId) {
-        TxRings::widen(self, peer);
-    }
-
     fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
         Transport::put(self, done, data, imm)
     }

@@ -361,9 +361,6 @@ impl ShmRma {
         if chosen && self.costs.choose(len, &METHODS) == CopyMethod::Cma {
             return Verdict::Unsupported;
         }
-        if len > BIG {
-            rings.widen(peer);
-        }
         let began = rings.now();
         let ctx = port.open(r, done);
         if chosen {

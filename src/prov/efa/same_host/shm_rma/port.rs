@@ -23,9 +23,6 @@ pub(crate) trait RmaRings: SplitRings {
     /// Whether an access is known to be permitted, and possible from here.
     fn permits(&mut self, peer: PeerId, at: RemoteAddr, len: usize, write: bool) -> bool;
 
-    /// Uses all of the ring to a peer from now on: much is to be written.
-    fn widen(&mut self, peer: PeerId);
-
     /// Writes an access into a peer's ring, as [`Transport::put`] has it.
     ///
     /// [`Transport::put`]: crate::transport::Transport::put

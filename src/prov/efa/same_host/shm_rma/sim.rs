@@ -250,8 +250,6 @@ impl RmaRings for RmaSimPort {
         !h.dead.contains(&peer) && h.plan[at.key as usize].region == SimRegion::Permits
     }
 
-    fn widen(&mut self, _peer: PeerId) {}
-
     fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
         let bytes = match data {
             Payload::Inject(b) => b.bytes().to_vec(),
