@@ -127,6 +127,8 @@ check-programs:
 	$(MAKE) all checks headers-check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+	$(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	$(CARGO) build --release --quiet -p libfabric 2>&1 | (! grep -A 7 -E '^(warning|error)')
 	$(CARGO) test --workspace --quiet
 	$(CARGO) build --quiet --release -p efa-sim -p efa-sim-preload -p fabtests-compat -p gpu-sim

@@ -145,7 +145,7 @@ pub unsafe fn stream<'a>(s: *mut c_void) -> &'a Arc<Progress> {
 /// As [`copy`], asynchronously on stream `s`.
 ///
 /// # Safety
-/// As [`stream`]; both places stay until the copy is done.
+/// As `stream`; both places stay until the copy is done.
 pub unsafe fn copy_async(to: usize, from: usize, len: usize, s: *mut c_void) -> Result<(), c_int> {
     let to = memory::host_view(to, len).ok_or(INVALID_VALUE)?;
     let from = memory::host_view(from, len).ok_or(INVALID_VALUE)?;

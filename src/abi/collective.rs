@@ -74,7 +74,7 @@ impl FromC<InOutArgs> for CollBuffers {
     }
 }
 
-/// What a call of [`OPS`] has in common: kind, group, root, count, datatype, operation.
+/// What a call of fi_collective(3) has in common: kind, group, root, count, datatype, operation.
 type Args = (
     fi_collective_op,
     fi_addr_t,

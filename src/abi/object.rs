@@ -10,6 +10,8 @@
 //! that is passed to another object's call ([`AnyObject`], to bind it for example) may belong to
 //! another provider: its class and the type of its body, which every object carries, say what it
 //! is.
+//!
+//! [`AnyObject`]: super::handles::AnyObject
 
 use super::entry::guard;
 use crate::core::process::{self, PerProcess};

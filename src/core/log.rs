@@ -303,7 +303,7 @@ pub fn place(module: &'static str) -> &'static str {
 /// The name in lines of what all providers use.
 const SHARED: &str = "core";
 
-/// The name under which a module's lines are logged: a provider's, or [`SHARED`]. A provider's
+/// The name under which a module's lines are logged: a provider's, or `core`. A provider's
 /// modules lie in a folder of its name in `prov`; `efa` has those of its protocol and its adapters
 /// as well.
 pub const fn provider(module: &str) -> &str {

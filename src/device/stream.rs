@@ -284,7 +284,7 @@ impl Stream {
     }
 }
 
-/// [`host::above_standard`] for sockets.
+/// [`above_standard`](super::host::above_standard) for sockets.
 fn above_standard(s: Socket) -> io::Result<Socket> {
     let moved = super::host::above_standard(s.into());
     moved

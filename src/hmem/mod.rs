@@ -251,7 +251,7 @@ impl UserMem {
     }
 
     /// As [`UserMem::store`], for memory that no operation of this process reports on: returns
-    /// whether everything that fits was copied, and leaves no failure for [`take_failure`].
+    /// whether everything that fits was copied, and leaves no failure for `take_failure`.
     #[inline]
     pub fn try_store(&self, off: usize, src: &[u8]) -> bool {
         let fits = self.len.saturating_sub(off).min(src.len());

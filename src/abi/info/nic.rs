@@ -137,7 +137,7 @@ pub(super) fn write(b: &Blocks, n: &Nic) -> *mut fid_nic {
 /// Frees a NIC and its attributes.
 ///
 /// # Safety
-/// `n` is a NIC made by [`write`].
+/// `n` is a NIC made by [`write()`].
 unsafe fn free(n: *mut fid_nic) {
     // SAFETY: all blocks were malloc'ed one by one; free(NULL) is harmless.
     unsafe {

@@ -3,7 +3,7 @@
 //! A [`VerbsQp`] delivers packets in the buffers in which they arrived; [`OwnRequests`] is a queue
 //! pair whose receives are the application's own. Failures, peers' writes, requests with a
 //! `TxExtra` and messages of unknown senders are deferred to
-//! [`QueuePair::poll_all`](crate::device::QueuePair::poll_all).
+//! [`QueuePair::poll_all`].
 
 use super::cqe::{Cqe, CqeKind};
 use super::qp::{sender, Senders, TxSlot, VerbsQp, RECV};

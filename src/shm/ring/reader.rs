@@ -311,7 +311,7 @@ impl RingReader {
     }
 
     /// Asks the writer for a wake-up with its next record. The writer may not see the request
-    /// before [`asymmetric_fence`].
+    /// before [`asymmetric_fence`](super::writer::asymmetric_fence).
     pub(crate) fn arm_wakeup(&self) {
         self.map.half(RX_ARMED).store(1, Relaxed);
     }

@@ -375,7 +375,7 @@ impl Socket {
         (found > 0, found == offered)
     }
 
-    /// As [`Sock::recv`], for one slot: most calls find the socket empty.
+    /// As `recv`, for one slot: most calls find the socket empty.
     fn recv_one(&self, arena: &mut [u8], out: &mut Vec<RxDatagram>) -> usize {
         // SAFETY: all-zero is a valid sockaddr_storage.
         let mut name: libc::sockaddr_storage = unsafe { zeroed() };

@@ -81,7 +81,8 @@ pub(crate) enum Mode {
 pub struct VerbsQp {
     pub(super) dev: Arc<OpenAdapter>,
     pub(super) mode: Mode,
-    /// The application's requests fail when the receiver has no buffer ([`PacketQp`]).
+    /// The application's requests fail when the receiver has no buffer (see
+    /// [`PacketQp`](crate::device::PacketQp)).
     pub(in crate::device::verbs) reports_rnr: bool,
     /// Most inline data of a message, bytes, at most [`InlineData::MOST`]; of a write, too, where
     /// requests are wide.

@@ -290,7 +290,7 @@ impl VerbsQp {
         Ok(())
     }
 
-    /// As [`Dev::keeps_order`](crate::device::Dev::keeps_order).
+    /// As [`Dev::keeps_order`](crate::device::any::Dev::keeps_order).
     pub fn keeps_order(&self, sends: bool) -> bool {
         let operation = if sends { WR_SEND } else { WR_RDMA_WRITE };
         let asks = |flags| {

@@ -46,7 +46,7 @@ pub(crate) struct LiveEndpoint {
     pub(crate) wakeup: Wakeup,
 }
 
-/// Whether a caller may be blocked until the descriptor is readable (see [`Ep::arm`]).
+/// Whether a caller may be blocked until the descriptor is readable (see `Ep::arm`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakeup {
     Off,

@@ -1,8 +1,8 @@
 //! Starting reads and writes of remote memory (fi_rma(3)).
 //!
 //! [`rma`] checks a request against the endpoint's settings, looks up its peer and the route to the
-//! peer's memory, and hands the request to the transport. As [`send`](super::send) it is compiled
-//! for calls without flags and with one buffer, and for all others.
+//! peer's memory, and hands the request to the transport. As [`send`](mod@super::send) it is
+//! compiled for calls without flags and with one buffer, and for all others.
 
 use super::deferred::DeferredWork;
 use super::{fences, live_port, notify_sleeper, resolve, too_long, wait};

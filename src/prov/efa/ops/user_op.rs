@@ -1,6 +1,6 @@
 //! The record of an operation that is carried out in several parts, or by the protocol: what is
 //! reported of it when all parts have ended. Its number travels as `ctx` through the protocol, and
-//! in the completions of its parts ([`Report::Op`](crate::transport::Report::Op)).
+//! in the completions of its parts ([`Report::Op`]).
 
 use crate::device::any::Dev;
 use crate::device::Device;

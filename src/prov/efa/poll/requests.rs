@@ -123,7 +123,7 @@ where
     }
 }
 
-/// As [`super::read`], of an endpoint that reports everything to queue `q`.
+/// As [`super::read()`], of an endpoint that reports everything to queue `q`.
 #[inline(always)]
 pub(super) fn read<const NAMED: bool>(
     s: ReadContext,

@@ -88,8 +88,8 @@ impl RemoteMrTable {
         !self.has_ended() && cma::copy_all(self.pid, write, local, at).is_ok() && !self.has_ended()
     }
 
-    /// Fills up to [`MANY`] pieces from memory at addresses that the peer has sent, by one system
-    /// call. Returns how many were filled, counted from the first.
+    /// Fills up to [`cma::MANY`] pieces from memory at addresses that the peer has sent, by one
+    /// system call. Returns how many were filled, counted from the first.
     pub(crate) fn cma_read_batch(&self, parts: impl Iterator<Item = (Piece, u64)>) -> usize {
         match self.has_ended() {
             true => 0,
@@ -122,8 +122,8 @@ impl RemoteMrTable {
         })
     }
 
-    /// As [`RemoteMrTable::access`], up to [`MANY`] pieces by one system call. Returns how many
-    /// were copied, counted from the first.
+    /// As [`RemoteMrTable::access`], up to [`cma::MANY`] pieces by one system call. Returns how
+    /// many were copied, counted from the first.
     pub(crate) fn access_batch(
         &self,
         mark: (&RingSegment, usize),
