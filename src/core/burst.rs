@@ -3,60 +3,61 @@
 //! A message that leaves alone costs its sender a system call and the way through two kernels, most
 //! of which is shared by messages that leave together. They may wait until the next call that makes
 //! progress; but an application that computes before that call would have its peers wait. So the
-//! messages of a burst wait only while the application is known to end its bursts soon
-//! ([`TRUSTED`]): one that took long costs it this trust for the next [`FIRST_PENALTY`], and twice
-//! as many each time until [`FORGIVEN`] bursts in a row have ended soon. A system that took the
-//! processor away for a moment looks like an application that computes, but does so seldom.
+//! messages of a burst wait only while the application is known to end its bursts soon. What
+//! waiting gains and loses is counted in messages, each of which gains a microsecond or so: a burst
+//! that ended soon adds its messages, one that ended late takes off what such a delay is worth.
+//! While the sum is not negative, messages wait. (A system that takes the processor away for a
+//! moment looks like an application that computes, but does so seldom.)
 
 use std::time::{Duration, Instant};
 
 /// Messages of a burst that never wait.
 pub(crate) const ALONE: u32 = 2;
-/// Bursts in a row that ended soon, after which messages wait.
-const TRUSTED: i32 = 8;
-/// Bursts without waiting after one that did not end soon; at first, and at most.
-const FIRST_PENALTY: i32 = 8;
-const LONGEST_PENALTY: i32 = 256;
-/// Bursts in a row that ended soon, after which the penalty is the first again.
-const FORGIVEN: i32 = 256;
-/// A burst ended soon if it took no longer than this, and for each of its messages [`EACH`], or
-/// [`EACH_ALONE`] where they did not wait: then its time holds a system call for each, which take
-/// up to 5 us with 4 KiB.
+/// What an application that has just begun has to gain first: eight bursts of 64 messages.
+const TO_BEGIN: i32 = 512;
+/// The most that late bursts are remembered for, beside one of them: 256 bursts of 64 messages.
+const REMEMBERED: i32 = 16_384;
+/// A burst ended soon if it took no longer than this, and for each of its messages [`EACH`] and
+/// half a nanosecond a byte. Where messages did not wait the time holds a system call for each,
+/// up to 5 us with 4 KiB, and [`EACH_ALONE`] takes the place of [`EACH`].
 const SOON: Duration = Duration::from_micros(50);
-const EACH: Duration = Duration::from_micros(4);
-const EACH_ALONE: Duration = Duration::from_micros(16);
+const EACH: u64 = 4_000;
+const EACH_ALONE: u64 = 16_000;
 
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct BurstTrust {
     /// When the burst sent its first message that could wait.
     since: Option<Instant>,
-    /// Messages since then.
-    count: u32,
-    /// Bursts in a row that ended soon, up to [`FORGIVEN`]; negative after one that did not.
-    trust: i32,
-    /// Bursts without waiting after the next one that does not end soon.
-    penalty: i32,
-}
-
-impl Default for BurstTrust {
-    fn default() -> BurstTrust {
-        BurstTrust {
-            since: None,
-            count: 0,
-            trust: 0,
-            penalty: FIRST_PENALTY,
-        }
-    }
+    /// Messages since then, and nanoseconds that they may take.
+    count: i32,
+    allowed: u64,
+    /// Gains and losses so far: messages wait while it is not negative.
+    sum: i32,
+    /// What a late burst costs.
+    late: i32,
 }
 
 impl BurstTrust {
-    /// A message that could wait; whether it may.
+    /// A burst that ends late loses as much as so many messages gain by waiting.
+    pub(crate) const fn new(late: i32) -> BurstTrust {
+        BurstTrust {
+            since: None,
+            count: 0,
+            allowed: 0,
+            sum: -TO_BEGIN,
+            late,
+        }
+    }
+
+    /// A message of `len` bytes that could wait; whether it may.
     #[inline]
-    pub(crate) fn may_wait(&mut self) -> bool {
+    pub(crate) fn may_wait(&mut self, len: usize) -> bool {
         self.since.get_or_insert_with(Instant::now);
-        self.count += 1;
-        self.trust >= TRUSTED
+        let may = self.sum >= 0;
+        self.count = self.count.saturating_add(1);
+        self.allowed += if may { EACH } else { EACH_ALONE } + len as u64 / 2;
+        may
     }
 
     /// The burst has ended.
@@ -70,26 +71,17 @@ impl BurstTrust {
     /// Learns from a burst that has taken so long.
     #[cold]
     fn judge(&mut self, took: Duration) {
-        let each = if self.trust >= TRUSTED {
-            EACH
-        } else {
-            EACH_ALONE
+        self.sum = match took <= SOON + Duration::from_nanos(self.allowed) {
+            true => self.sum.saturating_add(self.count).min(2 * self.late),
+            false => (self.sum - self.late).max(-self.late - REMEMBERED),
         };
-        if took > SOON + each * self.count {
-            self.trust = -self.penalty;
-            self.penalty = LONGEST_PENALTY.min(self.penalty * 2);
-        } else if self.trust < FORGIVEN {
-            self.trust += 1;
-        } else {
-            self.penalty = FIRST_PENALTY;
-        }
-        self.count = 0;
+        (self.count, self.allowed) = (0, 0);
     }
 
-    /// As after [`TRUSTED`] bursts that ended soon.
+    /// As after many bursts that ended soon.
     #[cfg(test)]
     pub(crate) fn trust(&mut self) {
-        self.trust = TRUSTED;
+        self.sum = self.late;
     }
 }
 
@@ -97,49 +89,48 @@ impl BurstTrust {
 mod tests {
     use super::*;
 
-    /// A burst of ten messages that took so long; whether they could wait.
-    fn burst(b: &mut BurstTrust, took: Duration) -> bool {
-        let waits = (0..10).filter(|_| b.may_wait()).count() == 10;
+    /// A burst of 64 messages of so many bytes that took so long; whether they could wait.
+    fn burst(b: &mut BurstTrust, len: usize, took: Duration) -> bool {
+        let waits = (0..64).filter(|_| b.may_wait(len)).count() == 64;
         assert!(b.since.take().is_some());
         b.judge(took);
         waits
     }
 
-    #[test]
-    fn messages_wait_while_bursts_end_soon() {
-        let b = &mut BurstTrust::default();
-        let (soon, late) = (SOON + 10 * EACH, SOON + 11 * EACH);
-        for _ in 0..TRUSTED {
-            assert!(!burst(b, soon));
-        }
-        assert!(burst(b, soon) && burst(b, late));
-        for _ in 0..FIRST_PENALTY + TRUSTED {
-            assert!(!burst(b, late), "messages that leave alone have more time");
-        }
-        assert!(burst(b, soon));
-        b.end();
-        assert_eq!(
-            b.trust,
-            TRUSTED + 1,
-            "nothing could wait: nothing is learnt"
-        );
+    /// Bursts in a row whose messages do not wait.
+    fn alone(b: &mut BurstTrust) -> usize {
+        (0..).take_while(|_| !burst(b, 8, SOON)).count()
     }
 
     #[test]
-    fn bursts_that_end_late_again_and_again_cost_more_each_time() {
-        let b = &mut BurstTrust::default();
-        let (soon, late) = (SOON, SOON + 11 * EACH_ALONE);
-        let mut alone = Vec::new();
-        for _ in 0..8 {
-            alone.push((0..).take_while(|_| !burst(b, soon)).count());
-            assert!(!burst(b, late) || b.trust < 0);
+    fn messages_wait_while_bursts_end_soon() {
+        let b = &mut BurstTrust::new(2048);
+        let late = SOON + Duration::from_micros(64 * 16 + 1);
+        assert_eq!(alone(b), 8);
+        assert!(burst(b, 8, late), "a burst waits until it ends late");
+        assert_eq!(alone(b), 31, "little was gained before");
+        for _ in 0..2 * 2048 / 64 {
+            assert!(burst(b, 8, SOON));
         }
-        assert_eq!(alone, [8, 16, 24, 40, 72, 136, 264, 264]);
-        let after: Vec<_> = (0..2 * FORGIVEN + TRUSTED + LONGEST_PENALTY)
-            .map(|_| burst(b, soon))
-            .collect();
-        assert!(after.last() == Some(&true));
-        burst(b, late);
-        assert_eq!(b.trust, -FIRST_PENALTY, "forgiven");
+        for _ in 0..10 {
+            assert!(burst(b, 8, late), "seldom");
+            (0..32).for_each(|_| assert!(burst(b, 8, SOON)));
+        }
+        for _ in 0..100 {
+            burst(b, 8, late);
+        }
+        assert_eq!(alone(b), (2048 + REMEMBERED as usize) / 64);
+        let sum = b.sum;
+        b.end();
+        assert_eq!(b.sum, sum, "nothing could wait: nothing is learnt");
+    }
+
+    #[test]
+    fn what_the_messages_themselves_take_is_not_late() {
+        let b = &mut BurstTrust::new(2048);
+        let each = |us: u64| SOON + Duration::from_micros(64 * us);
+        assert!((0..8).all(|_| !burst(b, 8, each(16))), "a system call each");
+        assert!(burst(b, 8, each(4)) && burst(b, 65536, each(36)));
+        assert!(b.sum > 0 && burst(b, 8, each(5)) && b.sum < 0);
     }
 }

@@ -9,16 +9,30 @@ use crate::transport::PeerId;
 
 /// Operations that leave together at most.
 const TOGETHER: u32 = 16;
+/// What a late burst costs: the adapter's thread sends it off after 2 ms at worst.
+const LATE: i32 = 2048;
 
 /// See the module text.
-#[derive(Default)]
 pub(super) struct PostBurst {
-    /// Peer of the last operation.
+    /// Peer of the last operation, and its bytes.
     pub to: PeerId,
+    pub len: usize,
     /// Peer of the burst, and its operations so far.
     of: PeerId,
     count: u32,
     trust: BurstTrust,
+}
+
+impl Default for PostBurst {
+    fn default() -> PostBurst {
+        PostBurst {
+            to: 0,
+            len: 0,
+            of: 0,
+            count: 0,
+            trust: BurstTrust::new(LATE),
+        }
+    }
 }
 
 impl PostBurst {
@@ -29,7 +43,7 @@ impl PostBurst {
             (self.of, self.count) = (self.to, 0);
         }
         self.count += 1;
-        self.count > ALONE && self.trust.may_wait() && !self.count.is_multiple_of(TOGETHER)
+        self.count > ALONE && self.trust.may_wait(self.len) && !self.count.is_multiple_of(TOGETHER)
     }
 
     /// A poll sends everything off.

@@ -375,11 +375,13 @@ impl Transport for SoftQp {
 
     fn put(&mut self, done: Completion, data: Payload, imm: Option<u64>) -> Verdict {
         let imm = imm.map(|i| i as u32);
-        self.post(done.peer, |e, to| e.write(done, to, data, imm, now()))
+        self.post((done.peer, done.len), |e, to| {
+            e.write(done, to, data, imm, now())
+        })
     }
 
     fn get(&mut self, done: Completion, into: Payload) -> Verdict {
-        self.post(done.peer, |e, to| e.read(done, to, into.lent(), now()))
+        self.post((done.peer, 0), |e, to| e.read(done, to, into.lent(), now()))
     }
 }
 
@@ -514,10 +516,10 @@ impl SoftQp {
         known.ok_or(FI_EINVAL)
     }
 
-    /// Hands the engine an operation for a peer.
+    /// Hands the engine an operation that brings a peer so many bytes.
     fn post(
         &mut self,
-        peer: PeerId,
+        (peer, len): (PeerId, usize),
         f: impl FnOnce(&mut Engine, &QpAddr) -> Result<()>,
     ) -> Verdict {
         // A completion that no poll has reported counts as outstanding: the backlog stores it.
@@ -537,7 +539,7 @@ impl SoftQp {
         });
         if posted.is_ok() {
             self.rung = false;
-            self.burst.to = peer;
+            (self.burst.to, self.burst.len) = (peer, len);
             self.outstanding += 1;
         }
         Verdict::posted(posted)
@@ -557,7 +559,9 @@ impl SoftQp {
                 &framed[..]
             }
         };
-        self.post(done.peer, |e, to| e.send(done, to, head, data, now()))
+        self.post((done.peer, done.len), |e, to| {
+            e.send(done, to, head, data, now())
+        })
     }
 }
 

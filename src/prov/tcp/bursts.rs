@@ -18,6 +18,10 @@ use super::state::TcpState;
 use crate::core::burst::{BurstTrust, ALONE};
 use crate::device::stream::Stream;
 
+/// What a late burst costs: the peer's kernel may wait 40 ms before it acknowledges the messages
+/// before.
+const LATE: i32 = 16_384;
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Bursts {
@@ -72,7 +76,7 @@ impl Bursts {
         Bursts {
             ends: 0,
             open: false,
-            trust: BurstTrust::default(),
+            trust: BurstTrust::new(LATE),
             announced: false,
             answering: false,
             held: Vec::new(),
@@ -114,7 +118,7 @@ impl Bursts {
             return false;
         }
         self.open = true;
-        let may = announced || self.answering || self.trust.may_wait();
+        let may = announced || self.answering || self.trust.may_wait(len);
         let holds = may && conn.take_room(len, stream);
         if holds && !conn.held {
             conn.held = true;
