@@ -1,11 +1,11 @@
 //! The lock of a domain's state, asymmetric for FI_THREAD_DOMAIN.
 //!
-//! With FI_THREAD_DOMAIN the application serialises its calls to a domain; only the library's own
-//! threads (the progress thread) run beside it. An application's call therefore sets the flag
-//! `inside` and tests the flag `wanted`, without atomic read-modify-write instructions. A library
-//! thread sets `wanted`, executes a barrier on all processors (membarrier(2)), and waits until
-//! `inside` is clear. That thread pays the whole cost, and enters only when the application has
-//! been idle.
+//! With FI_THREAD_DOMAIN the application serialises its data transfers in a domain; only its
+//! control calls and the library's own threads (the progress thread) run beside them. A data call
+//! therefore sets the flag `inside` and tests the flag `wanted`, without atomic read-modify-write
+//! instructions. A control call or a library thread acquires the lock, sets `wanted`, executes a
+//! barrier on all processors (membarrier(2)), and waits until `inside` is clear. It pays the whole
+//! cost; a library thread enters only when the application has been idle.
 //!
 //! With the other threading models, or where membarrier is forbidden, both sides use a lock.
 
@@ -68,6 +68,13 @@ impl<T> DomainLock<T> {
             owner: self,
             locked: false,
         }
+    }
+
+    /// Enters for a control call of the application, such as fi_mr_reg, fi_av_insert or fi_close.
+    /// FI_THREAD_DOMAIN serialises data transfers; control calls of other threads are permitted
+    /// beside them and beside each other (fi_domain(3)), so that the flag does not suffice.
+    pub fn enter_control(&self) -> DomainGuard<'_, T> {
+        self.lock_from_library()
     }
 
     #[inline]
@@ -160,22 +167,23 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_domain_lock_excludes_the_application_and_the_library() {
+    fn the_domain_lock_excludes_data_calls_control_calls_and_the_library() {
         for single in [false, true] {
             let g = Arc::new(DomainLock::new((0u64, 0u64), single));
-            let aside = Arc::clone(&g);
             let stop = Arc::new(AtomicBool::new(false));
-            let until = Arc::clone(&stop);
-            let t = std::thread::spawn(move || {
-                let mut n = 0;
-                while !until.load(Relaxed) {
-                    let mut v = aside.lock_from_library();
-                    assert_eq!(v.0, v.1);
-                    v.0 += 1;
-                    v.1 += 1;
-                    n += 1;
-                }
-                n
+            let beside = [DomainLock::lock_from_library, DomainLock::enter_control].map(|enter| {
+                let (aside, until) = (Arc::clone(&g), Arc::clone(&stop));
+                std::thread::spawn(move || {
+                    let mut n = 0;
+                    while !until.load(Relaxed) {
+                        let mut v = enter(&aside);
+                        assert_eq!(v.0, v.1);
+                        v.0 += 1;
+                        v.1 += 1;
+                        n += 1;
+                    }
+                    n
+                })
             });
             for _ in 0..300_000u64 {
                 let mut v = g.enter();
@@ -184,7 +192,7 @@ mod tests {
                 assert_eq!(v.0, v.1);
             }
             stop.store(true, Relaxed);
-            let n: u64 = t.join().unwrap();
+            let n: u64 = beside.map(|t| t.join().unwrap()).iter().sum();
             let v = g.enter();
             assert_eq!((v.0, v.1), (300_000 + n, 300_000 + n));
         }

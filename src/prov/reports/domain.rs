@@ -32,7 +32,7 @@ pub(crate) trait ReportingDomain: Domain + Background {
     /// Closes the domain; `FI_EBUSY` while it has open objects.
     fn close_unused(&self) -> Result<()> {
         {
-            let s = self.state().enter();
+            let s = self.state().enter_control();
             busy_unless(
                 s.is_empty() && self.regions().load(Ordering::Relaxed) == 0,
                 "domain",
@@ -49,7 +49,7 @@ pub(crate) trait ReportingDomain: Domain + Background {
         cq.wait
             .use_thread(&self.thread().wake, || self.start_progress())?;
         let (size, wait) = (cq.size, cq.wait.set.clone());
-        let id = self.state().enter().report_tables().0.insert(cq);
+        let id = self.state().enter_control().report_tables().0.insert(cq);
         Ok(OpenedQueue { id, size, wait })
     }
 
@@ -58,7 +58,7 @@ pub(crate) trait ReportingDomain: Domain + Background {
         c.wait
             .use_thread(&self.thread().wake, || self.start_progress())?;
         let wait = c.wait.set.clone();
-        let id = self.state().enter().report_tables().1.insert(c);
+        let id = self.state().enter_control().report_tables().1.insert(c);
         Ok(OpenedQueue { id, size: 0, wait })
     }
 

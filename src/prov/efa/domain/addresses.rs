@@ -32,7 +32,7 @@ impl Addresses for EfaDomain {
 
     fn open_av(&self, attr: &AvAttr) -> Result<u32> {
         let mut v = Av::new(attr.type_, attr.count, attr.rx_ctx_bits);
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         if let Some(name) = attr.name {
             v.share(name, attr.reader, &mut s.peers)?;
         }
@@ -40,7 +40,7 @@ impl Addresses for EfaDomain {
     }
 
     fn close_av(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         // Also by endpoints that are not enabled yet.
         let used = s.avs.get(id).is_some_and(|a| a.users > 0)
             || s.eps.iter().any(|(_, e)| e.av() == Some(id));
@@ -53,7 +53,7 @@ impl Addresses for EfaDomain {
     }
 
     fn av_info(&self, id: u32) -> Result<AvInfo> {
-        let s = self.lock();
+        let s = self.lock_control();
         let v = s.avs.get(id).ok_or(FI_EBADF)?;
         Ok(AvInfo {
             type_: v.type_,
@@ -63,13 +63,13 @@ impl Addresses for EfaDomain {
     }
 
     fn hold_av(&self, id: u32, hold: bool) {
-        if let Some(v) = self.lock().avs.get_mut(id) {
+        if let Some(v) = self.lock_control().avs.get_mut(id) {
             v.users = if hold { v.users + 1 } else { v.users - 1 };
         }
     }
 
     fn insert_addr(&self, id: u32, raw: &[u8]) -> Result<fi_addr_t> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         let v = s.avs.get_mut(id).ok_or(FI_EBADF)?;
         let at = v.insert_reached(raw, &mut s.peers, &*s.dev);
@@ -79,7 +79,7 @@ impl Addresses for EfaDomain {
     }
 
     fn remove_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         let av = s.avs.get_mut(id).ok_or(FI_EBADF)?;
         if av.read_only() {
@@ -99,7 +99,7 @@ impl Addresses for EfaDomain {
     }
 
     fn lookup_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<Vec<u8>> {
-        let s = self.lock();
+        let s = self.lock_control();
         let a = s.avs.get(id).ok_or(FI_EBADF)?.lookup(fi_addr)?;
         Ok(addr::to_raw(&a).to_vec())
     }

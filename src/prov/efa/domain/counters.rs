@@ -43,7 +43,7 @@ impl Counters for EfaDomain {
     }
 
     fn close_cntr(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let used = s.eps.iter().any(|(_, e)| e.uses_cntr(id))
             || s.mr_cntrs.iter().any(|(_, c, _)| *c == id)
             || deferred::uses_cntr(&s, id);

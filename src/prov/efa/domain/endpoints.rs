@@ -15,36 +15,36 @@ use std::sync::Arc;
 impl EfaDomain {
     /// Runs `f` on an endpoint.
     fn with_ep<T>(&self, ep: u32, f: impl FnOnce(&mut Ep) -> T) -> Result<T> {
-        self.lock().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
+        self.lock_control().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
     }
 }
 
 impl Endpoints for EfaDomain {
     fn open_ep(&self, info: &Info) -> Result<u32> {
         crate::core::memory::check()?;
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let e = Ep::new(info, self.direct(), s.dev.attr())?;
         Ok(s.eps.insert(e))
     }
 
     fn enable_ep(&self, ep: u32) -> Result<()> {
-        let fd = endpoint::enable(&mut self.lock(), ep)?;
+        let fd = endpoint::enable(&mut self.lock_control(), ep)?;
         self.watch(fd);
         Ok(())
     }
 
     fn close_ep(&self, ep: u32) -> Result<()> {
         self.send_deferred(ep);
-        let (mut closed, fd) = endpoint::close(&mut self.lock(), ep)?;
+        let (mut closed, fd) = endpoint::close(&mut self.lock_control(), ep)?;
         if let Some(fd) = fd {
             self.unwatch(fd);
         }
         // Outside the lock: this waits until the last packets are sent.
         drop(closed.live.take());
-        let table = self.lock().table.clone();
+        let table = self.lock_control().table.clone();
         table.iter().for_each(|t| t.drop_done());
         if !closed.cut_off.is_empty() {
-            endpoint::cancel_shared(&mut self.lock(), &closed);
+            endpoint::cancel_shared(&mut self.lock_control(), &closed);
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ impl Endpoints for EfaDomain {
     }
 
     fn bind_cntr(&self, ep: u32, cntr: u32, flags: u64) -> Result<()> {
-        endpoint::bind_cntr(&mut self.lock(), ep, cntr, flags)
+        endpoint::bind_cntr(&mut self.lock_control(), ep, cntr, flags)
     }
 
     fn bind_srx(&self, ep: u32, srx: u32) -> Result<()> {
@@ -93,16 +93,16 @@ impl Endpoints for EfaDomain {
     }
 
     fn set_option(&self, ep: u32, name: i32, value: OptionValue) -> Result<()> {
-        let dev = Arc::clone(&self.lock().dev);
+        let dev = Arc::clone(&self.lock_control().dev);
         self.with_ep(ep, |e| e.setopt(name, value, &dev))?
     }
 
     fn name(&self, ep: u32) -> Result<Vec<u8>> {
-        endpoint::name(&self.lock(), ep).map(|raw| raw.to_vec())
+        endpoint::name(&self.lock_control(), ep).map(|raw| raw.to_vec())
     }
 
     fn set_name(&self, ep: u32, raw: &[u8]) -> Result<()> {
-        endpoint::set_name(&mut self.lock(), ep, raw)
+        endpoint::set_name(&mut self.lock_control(), ep, raw)
     }
 
     fn cancel(&self, who: Poster, context: usize) -> Result<()> {
@@ -110,19 +110,19 @@ impl Endpoints for EfaDomain {
     }
 
     fn open_contexts(&self, info: &Info) -> Result<Vec<u32>> {
-        endpoint::open_contexts(&mut self.lock(), info)
+        endpoint::open_contexts(&mut self.lock_control(), info)
     }
 
     fn close_context(&self, ep: u32, side: usize) {
-        endpoint::close_context(&mut self.lock(), ep, side);
+        endpoint::close_context(&mut self.lock_control(), ep, side);
     }
 
     fn open_srx(&self, caps: Option<u64>, flags: u64) -> Result<u32> {
-        Ok(Srx::open(&mut self.lock(), &self.info, caps, flags))
+        Ok(Srx::open(&mut self.lock_control(), &self.info, caps, flags))
     }
 
     fn close_srx(&self, srx: u32) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let used = s.eps.iter().any(|(_, e)| e.uses_srx(srx));
         busy_unless(!used, "shared receive context", "endpoints bound to it")?;
         Srx::close(&mut s, srx);

@@ -41,15 +41,15 @@ impl Extensions for EfaDomain {
     }
 
     fn query_mr(&self, mr: &Mr) -> Result<[u16; 4]> {
-        self.lock().dev.query_mr(mr.key)
+        self.lock_control().dev.query_mr(mr.key)
     }
 
     fn lkey(&self, mr: &Mr) -> Option<u32> {
-        self.lock().dev.lkey(mr.key)
+        self.lock_control().dev.lkey(mr.key)
     }
 
     fn peer_handle(&self, ep: u32, addr: fi_addr_t) -> Result<(u16, u16, u32)> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
         let av = e.av().and_then(|a| s.avs.get(a)).ok_or(FI_EINVAL)?;
@@ -59,14 +59,14 @@ impl Extensions for EfaDomain {
     }
 
     fn queue_memory(&self, ep: u32) -> Result<[QueueMemory; 3]> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let e = s.eps.get_mut(ep).ok_or(FI_EBADF)?;
         e.qp_mut().ok_or(FI_EINVAL)?.queues()
     }
 
     fn cq_memory(&self, cq: u32) -> Result<QueueMemory> {
         let eps = {
-            let s = self.lock();
+            let s = self.lock_control();
             let q = s.cqs.get(cq).ok_or(FI_EBADF)?;
             if let Some(x) = &q.external {
                 return x.memory();
@@ -85,7 +85,7 @@ impl Extensions for EfaDomain {
         place: &QueuePlace,
     ) -> Result<OpenedQueue> {
         let mut cq = Cq::new(entries, FI_WAIT_NONE)?;
-        let q = self.lock().dev.open_queue(entries, place)?;
+        let q = self.lock_control().dev.open_queue(entries, place)?;
         cq.external = Some(Arc::new(q));
         self.insert_cq(cq)
     }
@@ -98,7 +98,10 @@ impl Extensions for EfaDomain {
         let mut c = Cntr::new(events, FI_WAIT_NONE)?;
         let d = self.info.domain.as_ref();
         let most = d.map_or(0, |d| d.max_cntr_value.max(d.max_err_cntr_value));
-        let n = self.lock().dev.open_counter(places, c.bytes, most)?;
+        let n = self
+            .lock_control()
+            .dev
+            .open_counter(places, c.bytes, most)?;
         c.external = Some(Arc::new(n));
         self.insert_cntr(c)
     }

@@ -55,7 +55,7 @@ const SPINS: u32 = 1000;
 impl EfaDomain {
     /// Asks devices for copies that are over; the endpoints' polls report them.
     fn poll_device_copies(&self) {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         for (_, ep) in s.eps.iter_mut() {
             let Some(live) = &mut ep.live else { continue };
             if let Some(h) = &mut live.shm_ep {
@@ -77,7 +77,7 @@ impl MemoryRegions for EfaDomain {
             return Err(FI_EINVAL);
         }
         // Without the domain's lock: to pin much memory takes the driver seconds.
-        let dev = Arc::clone(&self.lock().dev);
+        let dev = Arc::clone(&self.lock_control().dev);
         let key = match from {
             None => dev.reg_mr(mem, access, Some(wanted))?,
             Some(from) => dev.reg_dmabuf(mem, from, access, Some(wanted))?,
@@ -106,19 +106,19 @@ impl MemoryRegions for EfaDomain {
         }
         if device.is_some() {
             let mapping = crate::hmem::registered(&mem, !in_place);
-            self.lock().mapped.extend(mapping.map(|m| (key, m)));
+            self.lock_control().mapped.extend(mapping.map(|m| (key, m)));
         }
         self.mrs.fetch_add(1, Ordering::Relaxed);
         Ok(Mr { key })
     }
 
     fn close_mr(&self, mr: &Mr) -> Result<()> {
-        let table = self.lock().table.clone();
+        let table = self.lock_control().table.clone();
         if let Some(t) = table {
             t.remove(mr.key);
             wait_unused(&t, mr.key, || self.poll_device_copies())?;
         }
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         s.dev.dereg_mr(mr.key)?;
         // Ends peers' accesses that are under way in software, and RDMA reads into the region.
@@ -142,7 +142,7 @@ impl MemoryRegions for EfaDomain {
 
     fn bind_mr(&self, mr: &Mr, cntr: u32, kinds: u64) -> Result<()> {
         check_region_kinds(kinds)?;
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         if s.cntrs.get(cntr).ok_or(FI_EBADF)?.external.is_some() {
             crate::warn_log!(
                 FI_LOG_MR,

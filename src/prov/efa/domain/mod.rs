@@ -93,6 +93,11 @@ impl EfaDomain {
     pub(crate) fn lock(&self) -> DomainGuard<'_, State> {
         self.state.enter()
     }
+
+    /// The state, exclusively, for a control call ([`DomainLock::enter_control`]).
+    fn lock_control(&self) -> DomainGuard<'_, State> {
+        self.state.enter_control()
+    }
 }
 
 impl DomainState for State {

@@ -58,7 +58,7 @@ impl EfaDomain {
         let until = Instant::now() + CLOSE_WAIT;
         // What is behind a fence may never start.
         let starts = || {
-            let s = self.lock();
+            let s = self.lock_control();
             let e = s.eps.get(ep).filter(|e| e.aliases == 0);
             e.is_some_and(|e| e.deferred.firsts().any(|w| !w.is_fenced()))
         };
@@ -76,7 +76,8 @@ impl EfaDomain {
             // here.
             crate::shm::poll_events();
             crate::shm::clear_answers();
-            let mut s = self.lock();
+            // Also for a thread that closes an endpoint.
+            let mut s = self.lock_control();
             progress(&mut s, ep);
             // An answer that was found becomes a route with the next look.
             if shm_endpoint(&s, ep).is_some_and(ShmEndpoint::lost) {
@@ -132,7 +133,7 @@ impl Transfers for EfaDomain {
             AtomicCall::Fetch => AtomicKind::Fetch,
             AtomicCall::Compare => AtomicKind::Compare,
         };
-        let room = AtomicRoom::of(self.lock().dev.attr());
+        let room = AtomicRoom::of(self.lock_control().dev.attr());
         ops::atomic::atomic_count(room, dt, op, kind)
     }
 
@@ -187,12 +188,12 @@ impl Collectives for EfaDomain {
         alloc: Alloc,
         made: impl FnOnce(fi_addr_t),
     ) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         made(collective::join(&mut s, ep, addrs, report_to, alloc)?);
         Ok(())
     }
 
     fn leave(&self, group: fi_addr_t) -> Result<()> {
-        collective::leave(&mut self.lock(), group)
+        collective::leave(&mut self.lock_control(), group)
     }
 }

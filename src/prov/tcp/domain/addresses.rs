@@ -42,11 +42,11 @@ impl Addresses for TcpDomain {
             return Err(FI_ENOSYS);
         }
         let v = TcpAv::new(attr.type_, attr.count);
-        Ok(self.lock().avs.insert(v))
+        Ok(self.lock_control().avs.insert(v))
     }
 
     fn close_av(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         let used = s.avs.get(id).is_some_and(|a| a.users > 0)
             || s.eps.iter().any(|(_, e)| e.av == Some(id));
@@ -57,7 +57,7 @@ impl Addresses for TcpDomain {
     }
 
     fn av_info(&self, id: u32) -> Result<AvInfo> {
-        let s = self.lock();
+        let s = self.lock_control();
         let v = s.avs.get(id).ok_or(FI_EBADF)?;
         Ok(AvInfo {
             type_: v.type_,
@@ -67,7 +67,7 @@ impl Addresses for TcpDomain {
     }
 
     fn hold_av(&self, id: u32, hold: bool) {
-        if let Some(v) = self.lock().avs.get_mut(id) {
+        if let Some(v) = self.lock_control().avs.get_mut(id) {
             v.users = if hold { v.users + 1 } else { v.users - 1 };
         }
     }
@@ -77,21 +77,21 @@ impl Addresses for TcpDomain {
         if a.ip().is_unspecified() || a.port() == 0 {
             return Err(FI_EADDRNOTAVAIL);
         }
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         let v = s.avs.get_mut(id).ok_or(FI_EBADF)?;
         Ok(v.insert(a, &mut s.peers))
     }
 
     fn remove_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         let v = s.avs.get_mut(id).ok_or(FI_EBADF)?;
         v.remove(fi_addr, &mut s.peers)
     }
 
     fn lookup_addr(&self, id: u32, fi_addr: fi_addr_t) -> Result<Vec<u8>> {
-        let s = self.lock();
+        let s = self.lock_control();
         let peer = s.avs.get(id).ok_or(FI_EBADF)?.peer(fi_addr)?;
         let a = s.peers.addr(peer).ok_or(FI_EINVAL)?;
         Ok(addr::to_raw(&a))
@@ -108,13 +108,13 @@ impl MemoryRegions for TcpDomain {
             );
             return Err(FI_EOPNOTSUPP);
         }
-        let (key, _) = self.lock().mem.insert(mem, access, Some(wanted))?;
+        let (key, _) = self.lock_control().mem.insert(mem, access, Some(wanted))?;
         self.mrs.fetch_add(1, Ordering::Relaxed);
         Ok(Mr { key })
     }
 
     fn close_mr(&self, mr: &Mr) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         s.mem.remove(mr.key)?;
         conn::region_closed(&mut s, mr.key);
         s.mr_cntrs.retain(|(key, _, _)| *key != mr.key);
@@ -124,7 +124,7 @@ impl MemoryRegions for TcpDomain {
 
     fn bind_mr(&self, mr: &Mr, cntr: u32, kinds: u64) -> Result<()> {
         check_region_kinds(kinds)?;
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         s.cntrs.get(cntr).ok_or(FI_EBADF)?;
         bind_region(&mut s.mr_cntrs, mr.key, cntr, kinds);
         Ok(())

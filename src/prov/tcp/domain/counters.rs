@@ -21,7 +21,7 @@ impl Counters for TcpDomain {
     }
 
     fn close_cntr(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let used = s
             .eps
             .iter()

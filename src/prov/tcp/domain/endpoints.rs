@@ -25,7 +25,7 @@ const REST_WAIT: Duration = Duration::from_secs(10);
 impl TcpDomain {
     /// Runs `f` on an endpoint.
     fn with_ep<T>(&self, ep: u32, f: impl FnOnce(&mut TcpEp) -> T) -> Result<T> {
-        self.lock().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
+        self.lock_control().eps.get_mut(ep).map(f).ok_or(FI_EBADF)
     }
 
     /// Waits a little, holding no lock, for the sockets of an endpoint's connections to take what
@@ -33,7 +33,7 @@ impl TcpDomain {
     fn send_rest(&self, ep: u32) {
         let begun = Instant::now();
         while begun.elapsed() < REST_WAIT {
-            let Some(rest) = conn::send_rest(&mut self.lock(), ep) else {
+            let Some(rest) = conn::send_rest(&mut self.lock_control(), ep) else {
                 return;
             };
             if rest.full_for.min(begun.elapsed()) >= REST_STALL {
@@ -48,19 +48,19 @@ impl Endpoints for TcpDomain {
     fn open_ep(&self, info: &Info) -> Result<u32> {
         crate::core::memory::check()?;
         let e = TcpEp::new(info)?;
-        Ok(self.lock().eps.insert(e))
+        Ok(self.lock_control().eps.insert(e))
     }
 
     fn enable_ep(&self, ep: u32) -> Result<()> {
-        ep::enable(&mut self.lock(), ep)
+        ep::enable(&mut self.lock_control(), ep)
     }
 
     fn close_ep(&self, ep: u32) -> Result<()> {
         let closes = |s: &TcpState| s.eps.get(ep).is_some_and(|e| e.aliases == 0);
-        if closes(&self.lock()) {
+        if closes(&self.lock_control()) {
             self.send_rest(ep);
         }
-        ep::close(&mut self.lock(), ep)
+        ep::close(&mut self.lock_control(), ep)
     }
 
     fn alias_ep(&self, ep: u32, opens: bool) -> Result<()> {
@@ -90,7 +90,7 @@ impl Endpoints for TcpDomain {
     }
 
     fn bind_cntr(&self, ep: u32, cntr: u32, flags: u64) -> Result<()> {
-        ep::bind_cntr(&mut self.lock(), ep, cntr, flags)
+        ep::bind_cntr(&mut self.lock_control(), ep, cntr, flags)
     }
 
     fn bind_srx(&self, ep: u32, srx: u32) -> Result<()> {
@@ -138,14 +138,14 @@ impl Endpoints for TcpDomain {
     }
 
     fn open_srx(&self, caps: Option<u64>, flags: u64) -> Result<u32> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let caps = caps.unwrap_or(self.caps);
         let rxq = s.rxqs.insert(TcpRecvQueue::default());
         Ok(s.srxs.insert(TcpSrx { caps, rxq, flags }))
     }
 
     fn close_srx(&self, srx: u32) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let s = &mut *s;
         let used = s.eps.iter().any(|(_, e)| e.srx == Some(srx));
         busy_unless(!used, "shared receive context", "endpoints bound to it")?;
@@ -194,36 +194,36 @@ impl Connections for TcpDomain {
 
     fn open_requested_ep(&self, info: &Info, r: TcpRequest) -> Result<u32> {
         let e = TcpEp::of_request(info, r);
-        Ok(self.lock().eps.insert(e))
+        Ok(self.lock_control().eps.insert(e))
     }
 
     fn open_ep_of_passive(&self, info: &Info, p: &TcpPassive) -> Result<u32> {
         let e = TcpEp::of_passive(info, p.take_socket()?);
-        Ok(self.lock().eps.insert(e))
+        Ok(self.lock_control().eps.insert(e))
     }
 
     fn connect(self: &Arc<Self>, ep: u32, to: &[u8], data: &[u8]) -> Result<()> {
         let to = addr::from_raw(to).ok_or(FI_EINVAL)?;
         // An application that waits for the event reads no queue that would make progress.
         progress_thread::start(self)?;
-        msg::connect(&mut self.lock(), ep, to, data)
+        msg::connect(&mut self.lock_control(), ep, to, data)
     }
 
     fn accept(self: &Arc<Self>, ep: u32, data: &[u8]) -> Result<()> {
         progress_thread::start(self)?;
-        msg::accept(&mut self.lock(), ep, data)
+        msg::accept(&mut self.lock_control(), ep, data)
     }
 
     fn socket(&self, ep: u32) -> Result<i32> {
-        msg::socket(&self.lock(), ep)
+        msg::socket(&self.lock_control(), ep)
     }
 
     fn shutdown(&self, ep: u32) -> Result<()> {
         self.send_rest(ep);
-        msg::shutdown(&mut self.lock(), ep)
+        msg::shutdown(&mut self.lock_control(), ep)
     }
 
     fn peer_name(&self, ep: u32) -> Result<Vec<u8>> {
-        Ok(addr::to_raw(&msg::peer(&self.lock(), ep)?))
+        Ok(addr::to_raw(&msg::peer(&self.lock_control(), ep)?))
     }
 }

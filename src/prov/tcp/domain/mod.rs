@@ -43,6 +43,11 @@ impl TcpDomain {
         self.state.enter()
     }
 
+    /// The state, exclusively, for a control call ([`DomainLock::enter_control`]).
+    fn lock_control(&self) -> DomainGuard<'_, TcpState> {
+        self.state.enter_control()
+    }
+
     /// The state, for a call that makes progress or takes completions, which ends a burst.
     #[inline(always)]
     fn lock_for_progress(&self) -> DomainGuard<'_, TcpState> {

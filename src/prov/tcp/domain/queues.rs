@@ -49,7 +49,7 @@ impl CompletionQueues for TcpDomain {
     }
 
     fn close_cq(&self, id: u32) -> Result<()> {
-        let mut s = self.lock();
+        let mut s = self.lock_control();
         let used = s.eps.iter().any(|(_, e)| e.uses_cq(id));
         busy_unless(!used, "completion queue", "endpoints bound to it")?;
         s.cqs.remove(id).map(|_| ()).ok_or(FI_EBADF)
