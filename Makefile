@@ -28,7 +28,7 @@ HOST := $(shell rustc -vV | sed -n 's/host: //p')
 all: $(LIB) $(UTILS:%=$(BUILD)/bin/%) $(TESTS:%=$(BUILD)/bin/%)
 
 PROVIDER := $(BUILD)/provider/libefa-fi.so
-CHECKS := imports two_providers layers write_receives tcp_regions provider_file trust intruder shortage kills bad_input old_nodes counters polled_counters operations deferred_work peer_death long_messages many_accesses sleepers connections absent_target last_messages collectives efa_ops dmabuf adapter_faults inject gda forks broken_send announced callers first_contact shared_close restart opsflags incast flooded device_memory device_peers other_devices
+CHECKS := imports two_providers layers write_receives tcp_regions provider_file trust intruder shortage kills bad_input old_nodes counters polled_counters operations deferred_work peer_death long_messages many_accesses sleepers connections absent_target last_messages collectives efa_ops dmabuf adapter_faults inject gda forks broken_send announced callers first_contact shared_close restart opsflags incast flooded starved device_memory device_peers other_devices
 LAYERS := $(patsubst %,$(BUILD)/layers/lib%-fi.so,ext util hook crash broken)
 .PHONY: checks
 checks: $(CHECKS:%=$(BUILD)/bin/%) $(PROVIDER) $(BUILD)/bin/asan/bad_input $(BUILD)/bin/asan/peer_death \
@@ -88,7 +88,7 @@ $(BUILD)/layers/%-fi.so: abi-tests/c/ext_provider.c $(LIB) $(HEADERS)
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) -shared -fPIC -Iinclude -o $@ $< -L$(BUILD)/lib -lfabric
 
 # The address sanitizer watches the program and every malloc, free and copy of the library.
-$(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/connections $(BUILD)/bin/absent_target $(BUILD)/bin/last_messages $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/broken_send $(BUILD)/bin/announced $(BUILD)/bin/callers $(BUILD)/bin/first_contact $(BUILD)/bin/shared_close $(BUILD)/bin/restart $(BUILD)/bin/incast $(BUILD)/bin/flooded $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
+$(BUILD)/bin/peer_death $(BUILD)/bin/long_messages $(BUILD)/bin/many_accesses $(BUILD)/bin/sleepers $(BUILD)/bin/connections $(BUILD)/bin/absent_target $(BUILD)/bin/last_messages $(BUILD)/bin/trust $(BUILD)/bin/shortage $(BUILD)/bin/kills $(BUILD)/bin/intruder $(BUILD)/bin/broken_send $(BUILD)/bin/announced $(BUILD)/bin/callers $(BUILD)/bin/first_contact $(BUILD)/bin/shared_close $(BUILD)/bin/restart $(BUILD)/bin/incast $(BUILD)/bin/flooded $(BUILD)/bin/starved $(BUILD)/bin/asan/peer_death: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/budgets: fabtests-compat/c/must.h
 $(BUILD)/bin/scale: fabtests-compat/c/two.h fabtests-compat/c/must.h
 $(BUILD)/bin/scale: CFLAGS += -Ifabtests-compat/c -pthread

@@ -8,9 +8,11 @@
 //! completed in any case. Less use is no reason to refuse anything: long-lived allocations may keep
 //! part of the reserve in use long after a shortage.
 
-use crate::core::Result;
+use crate::core::{Errno, Result};
 use crate::types::{FI_EAGAIN, FI_ENOMEM, FI_LOG_CORE};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::OnceLock;
+use std::time::Instant;
 
 /// Bytes of the reserve.
 pub const RESERVE: usize = 32 << 20;
@@ -45,12 +47,13 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// `FI_EAGAIN` while memory is short, for operations.
+/// `FI_EAGAIN` while memory is short, for operations; `FI_ENOMEM` once it has been so
+/// for 30 s.
 #[inline]
 pub fn check_operation() -> Result<()> {
     match short() {
         false => Ok(()),
-        true => Err(again()),
+        true => Err(refuse_operation()),
     }
 }
 
@@ -63,14 +66,45 @@ pub fn check_receive() -> Result<()> {
     }
 }
 
+/// A program that posts no receive before its send is taken, and whose messages without a receive
+/// are why it is not, would try for ever.
+const PATIENCE_MS: u64 = 30_000;
+
+/// Milliseconds of [`uptime`] at which operations began to be refused, 0 for none; memory has been
+/// short since. No lock: it is written where memory is freed.
+static REFUSED_SINCE: AtomicU64 = AtomicU64::new(0);
+
+/// Milliseconds since the first call, plus one.
+fn uptime() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
+}
+
+#[cold]
+fn refuse_operation() -> Errno {
+    let now = uptime();
+    let since = REFUSED_SINCE.compare_exchange(0, now, Relaxed, Relaxed);
+    if since.map_or_else(|since| now.saturating_sub(since), |_| 0) < PATIENCE_MS {
+        return again();
+    }
+    explain("operations fail, because it has been so for half a minute");
+    FI_ENOMEM
+}
+
 /// Whether even what frees memory has to wait.
 #[inline]
 pub fn is_nearly_used_up() -> bool {
     uses_quarters(3)
 }
 
+/// Whether hardly anything of the reserve is left: what a peer sends and cannot be left with it is
+/// refused at the price of an error, because without memory the process would end.
+pub fn is_used_up() -> bool {
+    FROM_RESERVE.load(Relaxed) > RESERVE / 16 * 15
+}
+
 #[cold]
-fn again() -> crate::core::Errno {
+fn again() -> Errno {
     explain("operations have to wait");
     FI_EAGAIN
 }
@@ -96,4 +130,7 @@ pub fn add_use(bytes: usize) {
 /// Subtracts `bytes` from the use of the reserve.
 pub fn sub_use(bytes: usize) {
     FROM_RESERVE.fetch_sub(bytes, Relaxed);
+    if REFUSED_SINCE.load(Relaxed) != 0 && !short() {
+        REFUSED_SINCE.store(0, Relaxed);
+    }
 }

@@ -5,6 +5,7 @@
 //! these types into what the caller gets back; providers and devices use them from below.
 
 pub mod alter;
+pub mod budget;
 pub(crate) mod burst;
 pub mod check;
 pub mod describe;

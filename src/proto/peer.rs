@@ -6,6 +6,7 @@
 //! once, so that a number before the one that is due, in a request with an address, is the
 //! beginning of a new numbering ([`Peer::restart`]).
 
+use crate::core::memory;
 use crate::wire::{carries_raw_addr, extra};
 use std::collections::HashMap;
 
@@ -62,7 +63,8 @@ pub(crate) enum ReorderOutcome {
     Early,
     /// A further packet of a message that has begun.
     Part,
-    /// Ahead of the due message, and the budget for early packets of one peer is used up.
+    /// Ahead of the due message, and the budget for early packets of one peer is used up, or
+    /// memory is.
     Excess,
     /// A duplicate, or a number that is more than [`AHEAD_MAX`] ahead.
     Never,
@@ -146,6 +148,10 @@ impl Peer {
             d if d <= AHEAD_MAX => {
                 let bytes = packet.len() + OVERHEAD;
                 if self.early_bytes + bytes > most {
+                    return ReorderOutcome::Excess;
+                }
+                if memory::is_used_up() {
+                    memory::explain("a peer whose messages come out of turn is given up");
                     return ReorderOutcome::Excess;
                 }
                 let kept = self.early.entry(msg_id).or_default();

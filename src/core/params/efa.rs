@@ -7,8 +7,12 @@
 
 use super::table::{param_kind, param_table, BOOL, INT, SIZE};
 use super::Def;
+use crate::core::budget;
 use crate::types::FI_LOG_CORE;
 use std::sync::OnceLock;
+
+/// FI_EFA_UNEXPECTED_SIZE where memory is plentiful, bytes.
+const UNEXPECTED_SIZE: usize = 64 << 20;
 
 param_table! {
     EfaParams of Some("efa");
@@ -29,10 +33,11 @@ param_table! {
     soft_fault: text = None,
         "For tests: loss=P,dup=P,reorder=P,delay=US,seed=N makes the software adapter lose, \
          double and reorder datagrams, in percent.";
-    unexpected_size: size = 64 << 20,
+    unexpected_size: limit = None,
         "Bytes of unexpected messages an endpoint keeps before their senders are told to wait; \
          while receives are posted, four times as much before those wait that sent most, 16 \
-         times before all do.";
+         times before all do. Default 67108864 (64 MiB), or an eighth of the memory that the \
+         process may have if that is less; then all wait from a quarter of that memory on.";
     iface: text = None, "Comma list of adapters to use, or all. Default all.";
     tx_queue_size: int = 0,
         "Depth of the adapter's send queue, at least 2048 here; 0 asks the adapter.";
@@ -195,6 +200,19 @@ impl EfaParams {
     /// Whether reads and writes may be the adapter's (FI_EFA_USE_DEVICE_RDMA).
     pub fn uses_device_rdma(&self) -> bool {
         self.use_device_rdma.unwrap_or(true)
+    }
+
+    /// FI_EFA_UNEXPECTED_SIZE, and the most that its multiples may be, for a domain that is being
+    /// opened.
+    pub fn unexpected_size_now(&self) -> (usize, usize) {
+        let name = "FI_EFA_UNEXPECTED_SIZE";
+        match self.unexpected_size {
+            Some(bytes) => (bytes, usize::MAX),
+            None => {
+                let own = budget::share(name, UNEXPECTED_SIZE, 8);
+                (own, budget::part_of_memory(4))
+            }
+        }
     }
 
     /// Milliseconds after which a silent peer is given up (FI_EFA_SOFT_TIMEOUT_MS), 50 to an hour.

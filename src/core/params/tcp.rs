@@ -2,7 +2,11 @@
 
 use super::table::{param_kind, param_table, BOOL, INT, SIZE};
 use super::Def;
+use crate::core::budget;
 use std::sync::OnceLock;
+
+/// FI_TCP_SAVED_TOTAL where memory is plentiful, bytes.
+const SAVED_TOTAL: usize = 256 << 20;
 
 /// No endpoint injects more, bytes: what is longer is refused before it is copied.
 pub const INJECT_MOST: usize = 16 << 20;
@@ -11,6 +15,12 @@ impl TcpParams {
     /// The largest injected message.
     pub fn inject_most(&self) -> usize {
         self.max_inject.min(INJECT_MOST)
+    }
+
+    /// FI_TCP_SAVED_TOTAL, for a domain that is being opened.
+    pub fn saved_total_now(&self) -> usize {
+        let default = || budget::share("FI_TCP_SAVED_TOTAL", SAVED_TOTAL, 16);
+        self.saved_total.unwrap_or_else(default)
     }
 }
 
@@ -30,9 +40,10 @@ param_table! {
     max_saved_size: size = usize::MAX,
         "Largest message that is kept without a receive, and largest tagged message that is sent \
          without asking, bytes.";
-    saved_total: size = 256 << 20,
+    saved_total: limit = None,
         "Bytes of messages without a receive that an endpoint keeps before connections are not \
-         read any more.";
+         read any more. Default 268435456 (256 MiB), or a sixteenth of the memory that the process \
+         may have if that is less.";
     nodelay: flag = true,
         "Set TCP_NODELAY. Off: the system holds short messages back (Nagle's algorithm), and the \
          library gathers none.";

@@ -45,7 +45,9 @@ pub(super) fn watch(s: &mut State, id: u32) {
     // The later packets of a matched message are requests, too, and must not be held back.
     let parts = || ep.live.as_ref().is_some_and(|l| l.proto.awaits_parts());
     let unmatched = || q.posted() == 0 && !parts();
-    let times = |n: usize| budget.saturating_mul(n);
+    // In a process that may have little memory the multiples end below it.
+    let most = |n: usize| (s.budget_most / (TOO_MUCH / n)).max(budget);
+    let times = |n: usize| budget.saturating_mul(n).min(most(n));
     // An EFA adapter fills every posted buffer: only the peers of this host can be held there.
     let holds_peers = !s.dev.attr().is_hardware();
     let can = holds_peers || ep.live.as_ref().is_some_and(|l| l.shm_ep.is_some());

@@ -73,13 +73,16 @@ pub(super) struct Connected {
     pub far: Stream,
 }
 
+/// Bytes of messages without a receive that are kept.
+const SAVED_TOTAL: usize = 256 << 20;
+
 /// By `near` and `far`, which are connected. `None` where the system gives no descriptors.
 pub(super) fn connected(order: ByteOrder, (near, far): (Stream, Stream)) -> Option<Connected> {
     let naming = Naming {
         own_keys: true,
         ..Naming::default()
     };
-    let mut s = TcpState::new(Poller::new().ok()?, MemTable::new(naming));
+    let mut s = TcpState::new(Poller::new().ok()?, MemTable::new(naming), SAVED_TOTAL);
     let cq = s.cqs.insert(Cq::new(64, FI_WAIT_NONE).ok()?);
     let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let mut e = TcpEp::at(&info::rdm(), at, None, Some(MsgState::New));

@@ -156,8 +156,8 @@ pub(crate) fn send(s: &mut TcpState, id: u32, r: &MsgReq<SendData>) -> Result<()
         h.flags = DELIVERY_COMPLETE;
     }
     if let (XnetOp::Tagged, SendData::User(mem)) = (op, &r.data) {
-        let p = params::tcp();
-        if mem.len() > p.max_saved_size.min(p.saved_total / ANNOUNCED_PART) {
+        let kept = s.saved_total / ANNOUNCED_PART;
+        if mem.len() > params::tcp().max_saved_size.min(kept) {
             if let Some(done) = announce(s, &st, &h, mem) {
                 return done;
             }

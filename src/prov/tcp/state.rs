@@ -56,6 +56,8 @@ pub(crate) struct TcpState {
     /// Messages left in their sockets for want of memory, and when they are tried again.
     pub starved: Vec<u32>,
     pub retake_at: u64,
+    /// Bytes of messages without a receive that each receive queue keeps (FI_TCP_SAVED_TOTAL).
+    pub saved_total: usize,
     /// Connections that wait for room in their sockets.
     pub full: u32,
     /// Calls of `progress` so far.
@@ -105,13 +107,14 @@ impl TcpState {
         crate::prov::reports::wake_sleepers(all, [e.tx, e.rx], &e.cntrs);
     }
 
-    pub(crate) fn new(poller: Poller, mem: MemTable) -> TcpState {
+    pub(crate) fn new(poller: Poller, mem: MemTable, saved_total: usize) -> TcpState {
         TcpState {
             poller,
             misses: 0,
             delivered: false,
             starved: Vec::new(),
             retake_at: 0,
+            saved_total,
             eps: Slab::default(),
             cqs: Slab::default(),
             cntrs: Slab::default(),

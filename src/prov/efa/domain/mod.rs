@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub domain_use: DomainUse,
     /// Bytes of unexpected messages per receive queue before senders wait.
     pub budget: usize,
+    /// The most that the multiples of `budget` may be, which apply while receives are posted.
+    pub budget_most: usize,
 }
 
 /// A domain. Thread safe: its state is behind one lock.
@@ -157,6 +159,7 @@ impl Domain for EfaDomain {
         let hardware = dev.attr().is_hardware();
         let seed = std::process::id() as u64 ^ crate::device::host::now();
         let params = crate::core::params::efa();
+        let (budget, budget_most) = params.unexpected_size_now();
         let attach = params.enable_shm_transfer && params.shm_attach;
         let table = attach
             .then(|| MrTable::new(seed).ok().map(Arc::new))
@@ -189,7 +192,8 @@ impl Domain for EfaDomain {
                     table,
                     polls: Polls::default(),
                     domain_use: DomainUse::default(),
-                    budget: params.unexpected_size,
+                    budget,
+                    budget_most,
                 },
                 single,
             ),

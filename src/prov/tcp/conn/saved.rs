@@ -43,11 +43,11 @@ fn is_within_limits(
 ) -> bool {
     let p = params::tcp();
     let kept = s.rxqs.get(rxq).map_or(0, |q| q.bytes);
-    let room = p.saved_total.checked_sub(kept + SavedMsg::RECORD);
+    let room = s.saved_total.checked_sub(kept + SavedMsg::RECORD);
     let full = room.is_none_or(|room| len > room);
     // What one peer has sent does not hold up the messages of the others.
     let own = s.peers.saved(from).map_or(usize::MAX, |saved| *saved);
-    let shares = len.saturating_add(own) <= SHARE.min(p.saved_total);
+    let shares = len.saturating_add(own) <= SHARE.min(s.saved_total);
     let many = || {
         let mine = |m: &SavedMsg| m.conn == id && m.ep == ep && m.state != SavedState::Held;
         let of = s.saved.iter().filter(|(_, m)| mine(m));

@@ -10,7 +10,7 @@ mod transfers;
 use super::bursts;
 use super::state::TcpState;
 use crate::core::slab::Slab;
-use crate::core::{Info, Result};
+use crate::core::{params, Info, Result};
 use crate::device::domain_lock::{DomainGuard, DomainLock};
 use crate::device::mem_table::{MemTable, Naming};
 use crate::device::poller::Poller;
@@ -92,7 +92,8 @@ impl Domain for TcpDomain {
         let poller = Poller::new()?;
         let thread = ProgressThread::new()?;
         thread.wake.add(poller.fd());
-        let state = TcpState::new(poller, MemTable::new(Naming::of(&info)));
+        let mem = MemTable::new(Naming::of(&info));
+        let state = TcpState::new(poller, mem, params::tcp().saved_total_now());
         fabric.hold();
         let d = Arc::new(TcpDomain {
             fabric,
@@ -103,7 +104,7 @@ impl Domain for TcpDomain {
             thread,
             calls: AtomicU32::new(0),
         });
-        if info.has_auto_progress() && !crate::core::params::tcp().disable_auto_progress {
+        if info.has_auto_progress() && !params::tcp().disable_auto_progress {
             if let Err(e) = d.start_progress() {
                 d.fabric.release();
                 return Err(e);
