@@ -19,7 +19,7 @@ use core::sync::atomic::{compiler_fence, AtomicBool, Ordering::*};
 pub struct DomainLock<T> {
     /// The application is inside, or is about to test `wanted`.
     inside: AtomicBool,
-    /// A thread of the library is inside, or waits to enter.
+    /// A control call or a thread of the library is inside, or waits to enter.
     wanted: AtomicBool,
     single: bool,
     lock: FutexLock,
@@ -37,8 +37,8 @@ pub struct DomainGuard<'a, T> {
 }
 
 impl<T> DomainLock<T> {
-    /// A lock around `value`; `single` when the application serialises its calls
-    /// (FI_THREAD_DOMAIN).
+    /// A lock around `value`; `single` when the application serialises its data
+    /// transfers (FI_THREAD_DOMAIN).
     pub fn new(value: T, single: bool) -> DomainLock<T> {
         let single = single && membarrier::register_private();
         DomainLock {

@@ -118,8 +118,12 @@ impl Bursts {
             return false;
         }
         self.open = true;
-        let may = announced || self.answering || self.trust.may_wait(len);
-        let holds = may && conn.take_room(len, stream);
+        let at_once = announced || self.answering;
+        let trusted = !at_once && self.trust.may_wait(len);
+        let holds = (at_once || trusted) && conn.take_room(len, stream);
+        if trusted && !holds {
+            self.trust.left_alone();
+        }
         if holds && !conn.held {
             conn.held = true;
             self.held.push(id);

@@ -90,7 +90,7 @@ impl EfaDomain {
         self.fabric.name == super::info::DIRECT
     }
 
-    /// The state, exclusively, for a thread of the application.
+    /// The state, exclusively, for a data transfer; control calls use `lock_control`.
     #[inline(always)]
     pub(crate) fn lock(&self) -> DomainGuard<'_, State> {
         self.state.enter()

@@ -142,11 +142,11 @@ impl Transfers for EfaDomain {
     }
 
     fn cancel_work(&self, name: usize) -> Result<()> {
-        deferred::cancel(&mut self.lock(), name)
+        deferred::cancel(&mut self.lock_control(), name)
     }
 
     fn flush_work(&self) {
-        deferred::flush(&mut self.lock());
+        deferred::flush(&mut self.lock_control());
     }
 }
 
@@ -177,7 +177,7 @@ impl Collectives for EfaDomain {
     }
 
     fn joinable(&self, ep: u32, addr: fi_addr_t) -> bool {
-        collective::joinable(&self.lock(), ep, addr)
+        collective::joinable(&self.lock_control(), ep, addr)
     }
 
     fn join(

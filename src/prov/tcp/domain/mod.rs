@@ -37,7 +37,7 @@ pub(crate) struct TcpDomain {
 }
 
 impl TcpDomain {
-    /// The state, exclusively, for a thread of the application.
+    /// The state, exclusively, for a data transfer; control calls use `lock_control`.
     #[inline(always)]
     fn lock(&self) -> DomainGuard<'_, TcpState> {
         self.state.enter()
